@@ -256,6 +256,10 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("workers-cost", (loop(loader={"workers": 4096}, worker_cpu_s=19.0), [AS, tried("threads", 90)])),
         ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0), [AS, UNTRIED])),
         (
+            "first-batch",
+            (loop(loader={"persistent_workers": False}, first_wait_s=6.0), [AS, tried("prefetch", 100)]),
+        ),
+        (
             "per-sample",
             (loop(loader={"by_sample": True}, **QUICK), [AS, dataclasses.replace(UNTRIED, kind="fetch")]),
         ),
@@ -345,7 +349,7 @@ def test_sound_that_varies_is_not_given_the_advice_of_images():
             loop(),
             [
                 AS,
-                Candidate("0 workers", NO_WORKERS, "workers", race=rounds_at(dict.fromkeys((1, 2, 3), 300))),
+                Candidate("0 workers", NO_WORKERS, "workers", race=rounds_at(dict.fromkeys((1, 2, 3), 140))),
             ],
         ),
         (
@@ -380,6 +384,7 @@ def test_sound_that_varies_is_not_given_the_advice_of_images():
         (loop(loader={"iterable": True}, repeated=0.01),),
         (loop(loader={"prefetch_factor": 2}, bytes=100 << 40),),
         (loop(memory_growth_bytes=1 << 29, bytes=100 << 30),),
+        (loop(iowait=0.5, disk_bytes=10**5),),
         (loop(iowait=0.5, disk_bytes=10**6, background=BackgroundLoad(disk_bytes_per_s=1e8)),),
         (dataclasses.replace(STARVING, loader=LoaderInfo(class_name="generator")),),
     ],
@@ -408,6 +413,33 @@ def test_a_cause_is_named_where_time_was_too_short_for_final_rounds():
     no_workers = loop(loader={"workers": 0}, workers=0, samples=1000)
     assert "too-few-workers" in kinds(no_workers, [base, race_only("cache", 90)])
     assert "too-few-workers" not in kinds(no_workers, [base, race_only("workers", 90, num_workers=2)])
+
+
+def test_a_race_that_favors_fewer_workers_or_threads_is_named_as_undecided():
+    base = Candidate(BASELINE, race=rounds_at({1: 100}))
+    for changes in ({"num_workers": 0}, {"worker_threads": 1}):
+        kind, wanted = ("workers", "workers-cost") if "num_workers" in changes else ("threads", "threads")
+        for rate, expected in ((700, [wanted]), (150, [])):
+            found = diagnose(loop(), [base, race_only(kind, rate, **changes)]).advice
+            assert [one.kind for one in found] == expected
+            assert all(one.gain is None and "undecided: 7.00 ×" in one.sentence for one in found)
+
+
+def test_what_makes_samples_wrong_precedes_the_verdict():
+    shared = loop(loader={"handles": ["file (h5py)"], "persistent_workers": False}, first_wait_s=6.0)
+    found = diagnose(shared, [AS, tried("cache", 300)], [profile(getitem_share=0.9)])
+    wrong, *others = found.advice
+    assert wrong.kind == "open-handles"
+    assert {one.kind for one in others} == {"repeated-work", "first-batch"}
+    assert wrong.sentence in next(found.blocks()).lines[0]
+    assert found.verdict.kind in [one.kind for one in found.findings[1:2]]
+    assert kinds(loop(GOOD, loader={"handles": ["file (h5py)"]})) == ["open-handles"]
+
+
+def test_decoding_inside_a_file_that_is_read_counts_as_decoding():
+    for decoding, expected in ((0.6, ["decoding", "file-per-sample"]), (0.8, ["decoding"])):
+        costs = {"decoding": decoding, "files": 1.0}
+        assert kinds(loop(), [], [profile(costs=costs, outer={"files": (100, "")})]) == expected
 
 
 def test_the_largest_gain_comes_first():

@@ -43,7 +43,7 @@ from iobench.advise.settings.search_space import MAX_WORKERS
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
-from iobench.advise.settings.watchdog import Watchdog
+from iobench.advise.settings.watchdog import DeadlineReached, Watchdog
 from iobench.base import thresholds
 from iobench.base.finding import Finding
 from iobench.bench.budget import Budget
@@ -168,6 +168,42 @@ def test_a_slow_sampler_is_named_and_not_the_start_of_workers(at_once):
     advice = in_a_loop(DataLoader(Samples(8, lambda row: torch.zeros(4)), **order, **FORK), step_s=0.0)
     assert advice[0].kind == "sampler"
     assert (advice[0].values["sampler"], "first-batch" in kinds(advice)) == ("SlowOrder", False)
+
+
+class LockingOrder:
+    """An order whose making holds the interpreter's lock most of the time."""
+
+    def __iter__(self):
+        began = time.perf_counter()
+        time.sleep(0.5)  # for a sample of the stack
+        sum(range(5 * 10**7))
+        self.took_s = time.perf_counter() - began
+        return iter(range(8))
+
+    def __len__(self):
+        return 8
+
+
+def test_a_sampler_that_holds_the_interpreters_lock_counts_whole():
+    order = LockingOrder()
+    watched = WatchedLoader(DataLoader(torch.zeros(8, 4), sampler=order), "cpu", lambda stats: None)
+    for _ in watched:
+        pass
+    assert watched.stats.sampler_s > 0.7 * order.took_s
+
+
+class SlowToPickle(Samples):
+    def __reduce__(self):
+        time.sleep(60)
+        return int, ()
+
+
+def test_a_diagnosis_without_a_batch_names_what_took_the_time():
+    dataset = SlowToPickle(8, lambda row: torch.zeros(4))
+    loader = DataLoader(dataset, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(DeadlineReached, match="pickled its dataset") as caught:
+        session.diagnose(TunableLoader(loader), max_time_s=3)
+    assert caught.value.kind == "out-of-time"
 
 
 def test_pickling_for_workers_is_seen_on_the_stack():

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -219,6 +220,16 @@ def _sample_calls(loader: TunableLoader, watchdog: Watchdog) -> SampleCalls:
     return SampleCalls()
 
 
+def _out_of_time(error: DeadlineReached) -> DeadlineReached:
+    """Return the error with what the main process did when the time ended."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    activity = profiling.activity_in(frame)
+    if activity is None:
+        return error
+    did = {"pickling": "pickled its dataset for the workers", "sampler": "waited for its sampler"}[activity]
+    return DeadlineReached(f"{error.problem}; it {did}", kind=error.kind, hint=error.hint)
+
+
 def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, device: str) -> LoopStats:
     loader, part = tunable.unchanged, watchdog.part(WATCH, MOST_S)
     watched = WatchedLoader(loader, device, lambda stats: None)
@@ -235,9 +246,9 @@ def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, devi
             # the first batches of all workers come together
             if done == batches or (done > max(1, workers) and part.over):
                 break
-    except DeadlineReached:
+    except DeadlineReached as error:
         if not done:
-            raise
+            raise _out_of_time(error) from error
     except TargetError:
         raise
     except USER_ERRORS as error:

@@ -149,7 +149,7 @@ MIN_BATCHES, MIN_S = 3, 0.05  # shorter loops support no verdict
 class Diagnosis(Answer):
     """A verdict on a loop, and advice, the largest gain first.
 
-    Only that every rank reads every sample precedes the verdict. The outcome is ``bottleneck``,
+    Only what makes a loader deliver wrong samples precedes the verdict. The outcome is ``bottleneck``,
     ``costs-time``, ``not-bottleneck``, ``too-short``, ``loader-alone`` or ``empty``.
     """
 
@@ -172,7 +172,7 @@ class Diagnosis(Answer):
 
     def lead(self) -> tuple[list[str], list[Finding]]:
         """Return the verdict, the cause that matters most with its remedy, and the next step."""
-        shown = [one for one in self.findings if one.kind in (UNSHARDED, self.outcome)]
+        shown = [one for one in self.findings if one.kind in (UNSHARDED, self.outcome) or _is_unsafe(one)]
         others = [one for one in self.findings if one not in shown]
         main = next((one for one in others if isinstance(one, Advice) or one.kind in PLACES), None)
         lines = [one.sentence for one in shown]
@@ -226,10 +226,12 @@ def diagnose(
         loop, list(candidates), list(profiles), against, busy, varying, sample or SampleCalls()
     )
     slow = alone or bottleneck
-    checks = list(CHECKS.values()) if slow else [CHECKS["memory-growth"]]
+    checks = [one for kind, one in CHECKS.items() if slow or one.unsafe or kind == "memory-growth"]
     found = [one for check in checks if (one := check.advice(evidence)) is not None]
     unsendable = any(one.kind == UNSENDABLE for one in skipped)
     advice = _ranked([one for one in found if not (unsendable and one.kind == MORE_WORKERS)])
+    unsafe = [*filter(None, [_unsharded(loop)]), *filter(_is_unsafe, advice)]
+    advice = [one for one in advice if one not in unsafe]
     verdict = _verdict(loop, bottleneck, alone, advice)
     best = [answer.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
     explained = any(CHECKS[one.kind].explains for one in advice)
@@ -246,11 +248,11 @@ def diagnose(
     late = [*unknown, *skipped, *unsuccessful(candidates)]
     return Diagnosis(
         outcome=verdict.kind,
-        findings=[*filter(None, [_unsharded(loop)]), verdict, *best, *advice, *nothing, *where],
+        findings=[*unsafe, verdict, *best, *advice, *nothing, *where],
         skipped=late,
         warnings=warnings,
         loop=loop,
-        next_step=_next_step(verdict, [*advice, *nothing, *late], target, max_time_s),
+        next_step=_next_step(verdict, [*unsafe, *advice, *nothing, *late], target, max_time_s),
         bottleneck=bottleneck,
         alone=alone,
         candidates=list(candidates),
@@ -267,7 +269,16 @@ def _ranked(advice: Sequence[Advice]) -> list[Advice]:
     implied = [one for one in advice if one.kind == "repeated-work"]
     implied += [one for one in advice if one.kind == "garbage-collection" and not one.gain_text]
     left = [one for one in advice if not (named and one in implied)]
-    return sorted(left, key=lambda one: (-(one.gain or 0.0), -float(one.values.get("share", 0.0))))
+    return sorted(left, key=lambda one: (-_expected(one), -float(one.values.get("share", 0.0))))
+
+
+def _expected(advice: Advice) -> float:
+    """Return the gain that was measured, or seen in a race; 0 without one."""
+    return advice.gain or float(advice.values.get("race_ratio", 0.0))
+
+
+def _is_unsafe(finding: Finding) -> bool:
+    return finding.kind in CHECKS and CHECKS[finding.kind].unsafe
 
 
 def _unsharded(loop: LoopStats) -> Finding | None:

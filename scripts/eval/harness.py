@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -115,6 +117,14 @@ def one_trial(name: str, trial: Callable[[], Iterable[Row]]) -> Iterator[Row]:
             yield {"trial": name, **row}
     except Exception as error:  # noqa: BLE001 - the other trials must run
         yield {"trial": name, "failed": f"{type(error).__name__}: {error}"}
+
+
+def in_process(work: Callable[..., Row], *arguments: Any) -> Iterator[Row]:
+    """Yield what a function returns in a new process, as a user's would be."""
+    usual = (multiprocessing.get_start_method(), True)  # else that of the new process would be "spawn"
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, multiprocessing.set_start_method, usual) as pool:
+        yield pool.submit(work, *arguments).result()
 
 
 def lines_of(path: Path) -> list[Row]:

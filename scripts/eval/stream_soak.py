@@ -13,19 +13,17 @@ import argparse
 import contextlib
 import gc
 import itertools
-import multiprocessing
 import os
 import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import iobench
-from eval.harness import Row, Trials
+from eval.harness import Row, Trials, in_process
 from iobench import Manifest, StreamLoader
 
 OPTIONS = {
@@ -54,12 +52,6 @@ def trials(options: argparse.Namespace) -> Trials:
         for name in options.formats
     }
     return small | large
-
-
-def in_process(work: Callable[..., Row], *arguments: Any) -> Iterator[Row]:
-    """Yield what a function returns in a new process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        yield pool.apply(work, arguments)
 
 
 def soak(

@@ -135,13 +135,15 @@ class Evidence:
         """Return True if a candidate of these kinds was measured."""
         return any(one.rates for one in self.candidates[1:] if one.kind in kinds and where(one))
 
-    def promising(self, *kinds: str) -> Candidate | None:
+    def promising(
+        self, *kinds: str, where: Callable[[Candidate], bool] = lambda one: True
+    ) -> Candidate | None:
         """Return the fastest candidate of these kinds that seems faster, in too few rounds to be sure."""
         base = self.candidates[0].race_rate if self.candidates else 0.0
         left = [
             one
             for one in self.candidates[1:]
-            if one.kind in kinds and one.works
+            if one.kind in kinds and one.works and where(one)
             if one.race_rate > FACTORS.get(len(one.rates), LEAST) * base
             if one.name not in self.against or self.against[one.name].outcome == "inconclusive"
         ]
@@ -161,8 +163,9 @@ def concluded(evidence: Evidence, advice: Advice, kinds: Sequence[str]) -> Advic
     compared = [evidence.against[name] for name in tried if name in evidence.against]
     fast = None if compared else evidence.promising(*kinds)
     if fast is not None:
-        times = three_digits(fast.race_rate / evidence.candidates[0].race_rate)
-        return replace(advice, gain_text=f"undecided: {times} × as fast in a short race; {LONGER}")
+        times = fast.race_rate / evidence.candidates[0].race_rate
+        text = f"undecided: {three_digits(times)} × as fast in a short race; {LONGER}"
+        return replace(advice, gain_text=text, values={**advice.values, "race_ratio": times})
     if all(one.outcome in WITHOUT_GAIN for one in compared):
         return advice
     best = max((one.ratio for one in compared), key=lambda one: one.median)

@@ -117,16 +117,20 @@ def _no_collection() -> Iterator[None]:
 def activity_of(thread: int) -> str | None:
     """Return what a DataLoader does in a thread: ``sampler`` or ``pickling``; None for anything else."""
     with _no_collection():
-        frame = sys._current_frames().get(thread)
-        while frame is not None:
-            file, name, caller = frame.f_code.co_filename, frame.f_code.co_name, frame.f_back
-            if file.endswith("multiprocessing/reduction.py") and name == "dump":
-                return "pickling"
-            if file.endswith(DATALOADER) and name == "_next_index":
-                return "sampler"
-            if name == "__iter__" and caller is not None and _starts(caller):
-                return "sampler"  # one that makes its whole order at once
-            frame = caller
+        return activity_in(sys._current_frames().get(thread))
+
+
+def activity_in(frame: FrameType | None) -> str | None:
+    """Return the same for the code that a frame and its callers are in."""
+    while frame is not None:
+        file, name, caller = frame.f_code.co_filename, frame.f_code.co_name, frame.f_back
+        if file.endswith("multiprocessing/reduction.py") and name == "dump":
+            return "pickling"
+        if file.endswith(DATALOADER) and name == "_next_index":
+            return "sampler"
+        if name == "__iter__" and caller is not None and _starts(caller):
+            return "sampler"  # one that makes its whole order at once
+        frame = caller
     return None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from iobench.advise.checks.call_costs import WORK
 from iobench.advise.checks.evidence import SHARE, Advice, Evidence, gc_shares, measured
@@ -11,6 +14,9 @@ from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.host import memory
 from iobench.results.run_warning import Values
+
+if TYPE_CHECKING:  # it loads torch
+    from iobench.advise.checks.profiling import Profile
 
 COLLECTED = 0.1  # of the time, for the garbage collector
 FREE_SHARE = 0.5  # of free memory, that cached samples may take
@@ -34,7 +40,7 @@ def share_of(evidence: Evidence, kind: str) -> float | None:
 def applies(evidence: Evidence, name: str) -> bool:
     """Return True if a kind of work takes much of the time, for each sample where that matters."""
     profile, work, loader = evidence.fetching, WORK[name], evidence.loop.loader
-    if profile is None or profile.costs.get(name, 0.0) < SHARE:
+    if profile is None or _cost(profile, name) < SHARE:
         return False
     if (work.in_workers and not loader.workers) or (work.each and loader.batch_size is None):
         return False
@@ -45,6 +51,12 @@ def applies(evidence: Evidence, name: str) -> bool:
     return not work.each or calls - once >= max(1, PER_SAMPLE * (profile.getitem_calls - once))
 
 
+def _cost(profile: Profile, name: str) -> float:
+    """Return the share of a kind of work; what is decoded while a file is read has a check of its own."""
+    share, decoding = profile.costs.get(name, 0.0), profile.costs.get("decoding", 0.0)
+    return min(share, 1 - decoding) if name == "files" else share
+
+
 def work_of(name: str, evidence: Evidence) -> Advice | None:
     """Return the advice of a kind of work."""
     profile, work = evidence.fetching, WORK[name]
@@ -52,7 +64,7 @@ def work_of(name: str, evidence: Evidence) -> Advice | None:
         return None
     if any(name in WORK[other].contains and applies(evidence, other) for other in WORK):
         return None
-    share, (calls, costliest) = profile.costs[name], profile.outer.get(name, (0, ""))
+    share, (calls, costliest) = _cost(profile, name), profile.outer.get(name, (0, ""))
     counted, values, size = "", Values({"share": share}), bytes_text(evidence.loop.dataset_bytes)
     if work.each:
         counted = f": {costliest}, {calls:,} times for {profile.getitem_calls:,} samples"
@@ -118,6 +130,7 @@ def where_the_time_goes(evidence: Evidence) -> Iterator[Finding]:
 
 
 IOWAIT = 0.25
+SLOWEST_READ_S = 0.02  # of a page, from a busy disk
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
 PADDED = 0.4  # of what is delivered
 MANY_TENSORS = 8  # in a batch
@@ -129,7 +142,10 @@ def disk(evidence: Evidence) -> Advice | None:
     if not loop.disk_bytes or (loop.iowait or 0) < IOWAIT:
         return None
     rate = loop.disk_bytes / loop.elapsed_s
-    if rate < (loop.background.disk_bytes_per_s or 0.0):  # the disk is busy for others
+    # of all cores: a loop that reads little cannot have caused it
+    waited_s = (loop.iowait or 0) * (os.cpu_count() or 1) * loop.elapsed_s
+    explained_s = loop.disk_bytes / mmap.PAGESIZE * SLOWEST_READ_S
+    if explained_s < waited_s / 2 or rate < (loop.background.disk_bytes_per_s or 0.0):
         return None
     waited = f"CPU cores waited for the disk {loop.iowait:.0%} of the time"
     values: Values = {"iowait": loop.iowait or 0.0, "disk_bytes_per_s": rate}

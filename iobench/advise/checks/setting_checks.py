@@ -16,7 +16,7 @@ from iobench.results.run_warning import Values
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
 MANY = 2  # workers per core, from which on they compete
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
-PICKLED = 0.3  # of the wait for the first batch: workers load what was pickled, and import torch, in the rest
+PICKLED = 0.2  # of the wait for the first batch: in the rest workers load it, which takes longer, and torch
 SLOW_FIRST = 0.3  # of an epoch, for its first batch
 UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at all
 ONCE = 0.4  # of all waiting: above it, one late batch is an exception
@@ -63,17 +63,18 @@ def fewer_workers(evidence: Evidence) -> Advice | None:
     loop, now = evidence.loop, evidence.loop.loader.workers or 0
     if not now:
         return None
-    tried = evidence.gain("workers", where=lambda one: one.changes["num_workers"] < now)
+    fewer = lambda one: one.changes["num_workers"] < now  # noqa: E731 - one line, used thrice
+    tried, seems = evidence.gain("workers", where=fewer), evidence.promising("workers", where=fewer)
     batch_bytes = loop.bytes / max(1, loop.batches)
     size, workers = bytes_text(batch_bytes), counted(now, "worker")
     values: Values = {"workers": now, "batch_bytes": batch_bytes}
-    if tried:
-        count = tried.candidate.changes["num_workers"]
+    if better := tried.candidate if tried else seems:
+        count = better.changes["num_workers"]
         message = f"{workers} cost more than they bring: each batch of {size} goes through a pipe"
         values["num_workers"] = count
         return Advice("workers-cost", message, f"set num_workers={count}", values, *measured(tried))
     cores = len(os.sched_getaffinity(0))
-    raced = evidence.raced("workers", where=lambda one: one.changes["num_workers"] < now)
+    raced = evidence.raced("workers", where=fewer)
     if now > MANY * cores and not raced and loop.worker_cpu_s > IDLE * loop.elapsed_s:
         message = f"{workers} compete for {counted(cores, 'core')}"
         return Advice("workers-cost", message, f"set num_workers={cores}", {**values, "num_workers": cores})
@@ -173,9 +174,10 @@ def pinned_for_nothing(evidence: Evidence) -> Advice | None:
 def threads(evidence: Evidence) -> Advice | None:
     """Libraries that start one thread per core in each worker."""
     tried = evidence.gain("threads")
-    if tried is None:  # workers that are busy need no other reason
+    better = tried.candidate if tried else evidence.promising("threads")
+    if better is None:  # workers that are busy need no other reason
         return None
-    count = tried.candidate.changes.get("num_workers")
+    count = better.changes.get("num_workers")
     hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
     values = {"num_workers": count} if count else {}
     message = "the threads of NumPy's libraries in the workers compete for cores"
@@ -233,7 +235,7 @@ def first_batch(evidence: Evidence) -> Advice | None:
         "persistent", "start", where=lambda one: not few or one.changes.get("num_workers", now) <= now
     )
     part = loop.first_wait_s / max(loop.epoch_s, 1e-9)
-    untried = not evidence.candidates or evidence.undecided("persistent")
+    untried = not evidence.raced("persistent") or evidence.undecided("persistent")
     explained = sampler(evidence) or pickling(evidence)
     late = not loader.persistent_workers and _starts_slowly(loop) and untried and not explained
     if not loader.workers or not (tried or late):

@@ -22,13 +22,14 @@ class Check:
     `tried_as` are the kinds of candidates that follow the remedy: settings of `search_space`, and changes of
     `remedies`. Advice whose candidates are not faster is refuted, unless there is `more` to it. A check of
     `work` is about what is done for each sample, which no setting changes; one that `explains` says where
-    the time goes.
+    the time goes, and one that is `unsafe` that the loader may deliver wrong samples.
     """
 
     find: Callable[[Evidence], Advice | None]
     tried_as: tuple[str, ...] = ()
     work: bool = False
     explains: bool = False
+    unsafe: bool = False
     more: bool = False
 
     def advice(self, evidence: Evidence) -> Advice | None:
@@ -48,7 +49,7 @@ CHECKS: dict[str, Check] = {
     "sampler": Check(setting_checks.sampler),
     "pickling": Check(setting_checks.pickling, ("start",)),
     "per-sample": Check(setting_checks.per_sample, ("fetch",), explains=True),
-    "workers-cost": Check(setting_checks.fewer_workers),
+    "workers-cost": Check(setting_checks.fewer_workers, ("workers",)),
     "too-few-workers": Check(setting_checks.more_workers),
     "prefetch": Check(setting_checks.prefetch),
     "queue-memory": Check(setting_checks.queue_memory),
@@ -58,12 +59,12 @@ CHECKS: dict[str, Check] = {
     "first-batch": Check(setting_checks.first_batch, ("persistent",)),
     # samples and batches
     "disk": Check(sample_checks.disk),
-    "repeated-samples": Check(sample_checks.repeats),
+    "repeated-samples": Check(sample_checks.repeats, unsafe=True),
     "collate": Check(sample_checks.collating, explains=True),
     "default-collate": Check(sample_checks.own_collate, ("default-collate",), explains=True),
     "padding": Check(sample_checks.padding),
     "memory-growth": Check(sample_checks.memory_growth),
-    "open-handles": Check(sample_checks.handles),
+    "open-handles": Check(sample_checks.handles, unsafe=True),
     "garbage-collection": Check(sample_checks.collector, ("gc",), explains=True),
     "repeated-work": Check(sample_checks.repeated_work, ("cache",), explains=True),
     # work for each sample

@@ -42,6 +42,7 @@ from iobench.results.record_file import plain
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two samples
 ACTIVITY_S = 0.02  # between two samples of the stack, which are quick
+HELD = 5  # times that, from which on the loop's thread held the interpreter's lock since the last sample
 SPACING = 0.15  # of the time so far, so that the last sample of workers is shortly before they end
 COST = 20  # pause after a sample, in times its own duration
 
@@ -70,6 +71,7 @@ class ProcessMonitor:
         self._began_cpu, self._began_disk = time.process_time(), process_counters.disk_bytes()
         self._began_reaped = process_counters.reaped_cpu_s()
         self._began = self._seen = time.monotonic()
+        self._activity: str | None = None  # in the last sample
         self._thread = threading.get_ident()
         self._ended_cpu, self._ended_disk = self._began_cpu, self._began_disk
         self._ended_reaped = self._began_reaped
@@ -137,11 +139,15 @@ class ProcessMonitor:
         return min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
 
     def _note_activity(self) -> float:
-        """Note what the loop's thread does; the time since the last sample counts as this."""
+        """Note what the loop's thread does; the time since the last sample counts as this.
+
+        A thread that held the interpreter's lock, as `tolist` of a large tensor does, did what it had begun.
+        """
         now, activity = time.monotonic(), activity_of(self._thread)
-        if activity is not None:
-            self.activities_s[activity] += now - self._seen
-        self._seen = now
+        since_s, began = now - self._seen, self._activity
+        self._seen, self._activity = now, activity
+        if (counted := activity or (began if since_s > HELD * ACTIVITY_S else None)) is not None:
+            self.activities_s[counted] += since_s
         return ACTIVITY_S
 
     def sample(self) -> None:

@@ -157,6 +157,7 @@ class _Setting(Executor):
 
 ROUNDS = 15  # of the finalists, if time allows
 CUTS = 3  # rounds that must fit in the time for an epoch to be measured whole
+RACE_TURN_S = 0.2  # at least: a collection of a large heap takes half of that
 
 
 class SettingsRace:
@@ -255,7 +256,7 @@ class SettingsRace:
         After `seconds` the first round ends, except for its first two candidates: one turn of a slow
         loader may take all the time, and the second candidate is the most promising change.
         """
-        limit_s = max(MIN_TURN_S, seconds / CUTS / len(candidates))
+        limit_s = max(RACE_TURN_S, seconds / CUTS / len(candidates))
         policy = SuccessiveHalving(seconds, ordered=True)
         for candidate, made in self._run(candidates, limit_s, policy, seed):
             candidate.race.append(made)

@@ -13,13 +13,20 @@ FORK = {"multiprocessing_context": "fork"}
 
 
 class Answer:
-    """The right answer: kinds of advice of which one must come first, others that are true, and false ones.
+    """The right answer: kinds of advice of which one must come first, `second` ones, others, and false ones.
 
-    None is right for a loader without a problem. Other advice is false unless it makes the loader faster.
+    None is right for a loader without a problem. A loader with two problems must have `second` named as well.
+    Other advice is false unless it makes the loader faster.
     """
 
-    def __init__(self, *first: str, also: tuple[str, ...] = (), false: tuple[str, ...] = ()) -> None:
-        self.first, self.also, self.false = first, also, false
+    def __init__(
+        self,
+        *first: str,
+        second: tuple[str, ...] = (),
+        also: tuple[str, ...] = (),
+        false: tuple[str, ...] = (),
+    ) -> None:
+        self.first, self.second, self.also, self.false = first, second, also, false
 
 
 class Computed(Dataset):

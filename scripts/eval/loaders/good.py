@@ -90,7 +90,7 @@ class Hdf5Batches(Dataset):
 
 
 def hdf5(folder: Path):
-    return whole(Hdf5Batches(folder / "plain.h5"), 64, num_workers=CORES, persistent_workers=True)
+    return whole(Hdf5Batches(folder / "plain.h5"), 64)
 
 
 class LmdbBatches(Dataset):
@@ -116,9 +116,11 @@ def augmented(folder: Path):
 
 
 def remote(folder: Path):
+    """A random crop of each object, as if of more objects than memory holds."""
+
     def fetch(row):
         time.sleep(4e-3)
-        return torch.zeros(WIDE)
+        return torch.rand(WIDE)
 
     return DataLoader(Computed(2000, fetch), 16, num_workers=16, persistent_workers=True, prefetch_factor=4)
 

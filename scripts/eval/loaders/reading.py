@@ -137,7 +137,7 @@ def lmdb_opened(folder: Path):
         env.close()
         return torch.frombuffer(value, dtype=torch.float32)
 
-    path = str(written(folder / "lmdb", write))
+    path = str(written(folder / "lmdb-opened", write))
     return DataLoader(Computed(MANY, read), 16, shuffle=True)
 
 
@@ -206,11 +206,11 @@ def resized_photos(folder: Path):
 def cropped_photos(folder: Path):
     def load(row):
         x, y = torch.randint(0, 400, (2,)).tolist()
-        image = Image.open(paths[row]).convert("RGB").crop((x, y, x + 500, y + 500)).resize((224, 224))
+        image = Image.open(paths[row % FEW]).convert("RGB").crop((x, y, x + 500, y + 500)).resize((224, 224))
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
     paths = photos(folder)
-    return DataLoader(Computed(FEW, load), 8, shuffle=True, num_workers=2, **FORK)
+    return DataLoader(Computed(8 * FEW, load), 8, shuffle=True, num_workers=2, **FORK)
 
 
 def listed_pixels(folder: Path):

@@ -126,10 +126,10 @@ def lists_in_collate(folder: Path):
 
 
 def threads_of_svd(folder: Path):
-    noise = np.random.default_rng(0).random((64, 100, 100))
+    """Matrices that differ each time, so that no cache helps."""
 
     def whiten(row):
-        left, _, right = np.linalg.svd(noise[row])
+        left, _, right = np.linalg.svd(np.random.default_rng().random((100, 100)))
         return torch.from_numpy(left @ right)
 
     return DataLoader(Computed(64, whiten), 4, num_workers=4, **FORK)
@@ -251,24 +251,26 @@ ANSWERS = {
     weighted_rows: Answer("sampler", false=(*THREADS, *GC, "first-batch")),
     few_of_many_rows: Answer("sampler", false=(*THREADS, *GC, "first-batch")),
     spawned_arrays: Answer("pickling", also=("first-batch", "workers-cost"), false=GC),
-    too_many_workers: Answer("workers-cost", "first-batch"),
+    too_many_workers: Answer("per-sample", second=("workers-cost",), also=("first-batch",)),
     workers_for_nothing: Answer("workers-cost", "per-sample", also=("first-batch",)),
     workers_that_start_slowly: Answer("first-batch", "workers-cost"),
     augmentation_without_workers: Answer("too-few-workers", false=GC),
     far_away: Answer("too-few-workers", false=GC),
-    many_strings: Answer("memory-growth", also=("repeated-work", "workers-cost", "first-batch")),
-    pinned_for_nothing: Answer("pinned-without-device", also=("per-sample",)),
+    many_strings: Answer(
+        "memory-growth", "python-lists", "repeated-work", also=("workers-cost", "first-batch")
+    ),
+    pinned_for_nothing: Answer("per-sample", second=("pinned-without-device",)),
     copied_twice: Answer("default-collate"),
     many_tensors: Answer("collate", also=("per-sample", "default-collate")),
     tensor_dataset: Answer("per-sample"),
     lists_in_collate: Answer("python-lists"),
-    threads_of_svd: Answer("threads", also=("repeated-work", "workers-cost")),
+    threads_of_svd: Answer("threads", "workers-cost", second=("threads",)),
     padding: Answer("padding", also=("per-sample",)),
     rows_of_a_table: Answer("dataframe-rows"),
     tokenizing: Answer("repeated-work", also=("too-few-workers",), false=GC),
     locked_file: Answer("lock", also=("decoding", "workers-cost")),
     manager_dict: Answer("manager-proxy"),
-    long_queue: Answer("queue-memory", also=("workers-cost",)),
+    long_queue: Answer("queue-memory", "workers-cost", second=("queue-memory",)),
     element_by_element: Answer("single-elements"),
     repeated_stream: Answer("repeated-samples"),
     many_objects: Answer("garbage-collection", also=("repeated-work", "too-few-workers")),
