@@ -40,6 +40,7 @@ WATCH, PROFILE, PROBES = 0.2, 0.15, 0.1  # of the time
 MOST_S = 10.0  # for watching, and for profiling: more time is for the comparison
 RACE = 0.45  # of the time that is left then; the rest is for the final rounds
 FINALISTS = 3  # in addition to the baseline, each of another kind
+DID = {"pickling": "pickled its dataset for the workers", "sampler": "waited for its sampler"}
 EXAMINED = 8  # batches at least, for padding and repeated samples
 
 Status = Callable[[str], None]
@@ -226,8 +227,7 @@ def _out_of_time(error: DeadlineReached) -> DeadlineReached:
     activity = profiling.activity_in(frame)
     if activity is None:
         return error
-    did = {"pickling": "pickled its dataset for the workers", "sampler": "waited for its sampler"}[activity]
-    return DeadlineReached(f"{error.problem}; it {did}", kind=error.kind, hint=error.hint)
+    return DeadlineReached(f"{error.problem}; it {DID[activity]}", kind=error.kind, hint=error.hint)
 
 
 def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, device: str) -> LoopStats:
