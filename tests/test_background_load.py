@@ -10,7 +10,7 @@ import pytest
 from iobench.base.machine import BackgroundLoad
 from iobench.host import machine_load
 from iobench.host.machine_load import BackgroundLoadMonitor
-from iobench.results.background_signs import background_warnings
+from iobench.results.run_warning import background_warnings
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

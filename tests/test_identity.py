@@ -190,7 +190,7 @@ def test_a_list_of_runs_counts_two_and_a_run_is_shown_with_two(some_pair, tmp_pa
 
 def test_a_report_draws_two(some_pair):
     page = pytest.importorskip("iobench.report.page")
-    figures = {figure.name: figure for figure in page.page(some_pair).figures}
+    figures = {chart.name: chart for chart in page.page(some_pair).charts}
     drawn = [row for name, figure in figures.items() if name.endswith("speed") for row in figure.rows]
     assert len(drawn) == 2
     assert {round(row["bytes_per_s"] / 2**20, -2) for row in drawn} == {FAST, SLOW}

@@ -58,11 +58,11 @@ def test_no_line_of_an_answer_and_its_tables_is_longer_than_100(records, capsys)
 
 def test_charts_show_some_and_their_tables_all(records):
     content = pytest.importorskip("iobench.report.page").page(records)
-    figures = {figure.name: figure for figure in content.figures}
+    figures = {chart.name: chart for chart in content.charts}
     speed, sizes = figures["1-speed"], figures["1-size"]
     keys = {row["key"] for row in speed.rows}
     assert len(keys) == len(FORMATS) * len(LOADERS)
-    spec = json.dumps(speed.spec)
+    spec = json.dumps(speed.drawn)
     assert 0 < len([key for key in keys if key in spec]) <= len(FORMATS) + len(LOADERS)
     assert "180 cases" in speed.caption
     frontier = {row["format"] for row in sizes.rows if row["frontier"] == "yes"}

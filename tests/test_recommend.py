@@ -69,8 +69,7 @@ from iobench.dataset.sources import FirstSamples, GeneratedLengths, open_source
 from iobench.dataset.sources.image_folder import SKIP
 from iobench.formats import Field
 from iobench.loading import loaders
-from iobench.report.figures import of_recommendation
-from iobench.results import ranking, stats
+from iobench.results import stats
 from iobench.results.cases import Label
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -435,15 +434,15 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
 
 
 def test_two_rounds_decide_only_what_is_far_above_their_scatter():
-    far, near = ranking.compared(by_round(900, 880), by_round(10, 11), 1), by_round(140, 100)
+    far, near = stats.compared(by_round(900, 880), by_round(10, 11), 1), by_round(140, 100)
     assert (far.outcome, far.ratio.low > 1.05) == ("faster", True)
-    unsure = ranking.compared(near, by_round(70, 95), 1)
+    unsure = stats.compared(near, by_round(70, 95), 1)
     assert (unsure.outcome, unsure.ratio.ends) == ("inconclusive", None)
-    one_round = [ranking.compared(by_round(*rates), by_round(10), 1) for rates in ([900], [99], [0.9])]
+    one_round = [stats.compared(by_round(*rates), by_round(10), 1) for rates in ([900], [99], [0.9])]
     assert [one.outcome for one in one_round] == ["faster", "inconclusive", "slower"]
     assert {one.ratio.low for one in one_round} == {None}
     scattered = by_round(11, 7.4)  # sure alone, not as one of twelve comparisons
-    outcomes = [ranking.compared(scattered, by_round(1.22, 0.82), count).outcome for count in (1, 12)]
+    outcomes = [stats.compared(scattered, by_round(1.22, 0.82), count).outcome for count in (1, 12)]
     assert outcomes == ["faster", "inconclusive"]
 
 
@@ -563,7 +562,7 @@ def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exceptio
     assert noted in [one.kind for one in answer.findings]
     assert len(answer.finalists) == 2
     assert answer.confirmed == (run == 2)
-    assert ("race" in of_recommendation(answer)[0].caption) == (run == 1)
+    assert ("race" in next(answer.charts()).caption) == (run == 1)
     recommendation.save(answer, tmp_path)
     assert [kept.use.key for kept in recommendation.past(tmp_path)[0]] == [answer.use.key]
     if run == 1:  # nothing was confirmed

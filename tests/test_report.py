@@ -25,9 +25,10 @@ from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import MissingDependency, RecordError, ReportError
 from iobench.base.finding import Finding
 from iobench.base.machine import MachineDisk, MachineGpu, Snapshot
-from iobench.report import figure, figures, page, style
-from iobench.report.figures import MAX_CONTEXTS
-from iobench.results import parts, record_file, verdict
+from iobench.report import figure, page
+from iobench.report.display import html_of
+from iobench.results import charts, parts, record_file, verdict
+from iobench.results.charts import MAX_CONTEXTS
 from iobench.results.metrics import METRICS
 from iobench.results.parts import FieldSpec
 from iobench.results.run_warning import RunWarning
@@ -73,7 +74,7 @@ def context_of(records):
 
 
 def names(content):
-    return [one.name for one in content.figures]
+    return [one.name for one in content.charts]
 
 
 def test_the_page_begins_with_the_answer_and_one_chart_of_all_cases():
@@ -81,31 +82,36 @@ def test_the_page_begins_with_the_answer_and_one_chart_of_all_cases():
         content = page.page(records)
         answer = verdict.answer(summarise(records))
         assert (content.outcome, content.answer) == (answer[0].kind, [one.sentence for one in answer])
-        assert content.figures[0].name == name
-        rows = content.figures[0].rows
+        assert content.charts[0].name == name
+        rows = content.charts[0].rows
         assert [row["case"] for row in rows] == [
             "npy · stream",
             "npy · native",
             "lmdb · native",
             "hdf5 · dataloader",
         ]
-        assert [row["standing"] for row in rows] == [style.LEADER, style.OTHER, style.OTHER, style.DATALOADER]
+        assert [row["standing"] for row in rows] == [
+            charts.LEADER,
+            charts.OTHER,
+            charts.OTHER,
+            charts.DATALOADER,
+        ]
         assert [row["relative time"] for row in rows] == pytest.approx([1, 2.5, 5, 50])
 
 
 def test_several_contexts_have_sections_with_their_verdicts():
     content = page.page(run_of_all() + run_of_all(**COLD))
-    titles = [section.title for section in content.sections]
-    assert titles[:2] == ["warm cache", "cold cache"]
-    assert all("npy · stream" in section.html for section in content.sections[:2])
-    assert ">warm<" in content.table
+    by_title = {section.title: html_of(section.blocks) for section in content.sections}
+    assert all("npy · stream" in by_title[title] for title in ("warm cache", "cold cache"))
+    assert ">warm<" in by_title["Every case"]
 
 
 def test_contexts_beyond_those_with_figures_stand_in_the_table():
     records = [one for size in range(1, 10) for one in rounds_of(STEADY, chosen={"batch_size": size})]
     content = page.page(records)
     assert len([one for one in content.sections if one.title.startswith("batch")]) == MAX_CONTEXTS
-    assert all(f"batch {size}" in content.table for size in range(1, 10))
+    (table,) = (html_of(one.blocks) for one in content.sections if one.title == "Every case")
+    assert all(f"batch {size}" in table for size in range(1, 10))
 
 
 SETTINGS = [
@@ -125,10 +131,10 @@ SETTINGS = [
 def test_cases_that_differ_in_any_setting_are_never_one(two):
     records = [one for settings in two for one in rounds_of(STEADY, **settings)]
     content = page.page(records)
-    rows = [row for one in content.figures if one.name.endswith("-speed") for row in one.rows]
+    rows = [row for one in content.charts if one.name.endswith("-speed") for row in one.rows]
     assert len({row["key"] for row in rows}) == len(rows) == 2
     assert all(row["rounds"] == len(STEADY) for row in rows)
-    assert len({row["case"] for row in rows}) == 2 or content.figures[0].name == "overview"
+    assert len({row["case"] for row in rows}) == 2 or content.charts[0].name == "overview"
 
 
 def test_every_kind_of_figure_is_shown_where_it_was_measured():
@@ -140,7 +146,7 @@ def test_every_kind_of_figure_is_shown_where_it_was_measured():
 
 def test_columns_are_named_and_written_as_metrics_are():
     for metric in METRICS:
-        assert figure.heading(metric.name) == metric.title
+        assert charts.heading(metric.name) == metric.title
         assert figure.cell(metric.name, 0.123456) == metric.text(0.123456)
 
 
@@ -149,7 +155,7 @@ def test_speed_is_drawn_against_what_runs_vary():
         return rounds_of(times(size / 64), chosen={"batch_size": size})
 
     cases = summarise([*sized(64), *sized(128), *rounds_of(STEADY, variant="lmdb")]).cases
-    drawn = {axis.name: figures.series(cases, axis) for axis in figures.axes(cases)}
+    drawn = {axis.name: charts.series(cases, axis) for axis in charts.axes(cases)}
     rows = drawn.pop("batch_size")
     assert [(row["series"], row["batch_size"], row["bytes_per_s"]) for row in rows] == [
         ("npy · native", 64, 1000.0 * MIB),
@@ -163,7 +169,7 @@ def test_speed_is_drawn_against_options_of_loaders_too():
         return rounds_of(times(count), loader=f"stream:threads={count}", chosen={"order": order})
 
     records = [one for order in ("random", "sequential") for n in (1, 2) for one in threads(n, order)]
-    (drawn,) = (one for one in page.page(records).figures if one.name == "by-threads")
+    (drawn,) = (one for one in page.page(records).charts if one.name == "by-threads")
     assert {row["series"] for row in drawn.rows} == {
         "npy · stream, random order",
         "npy · stream, sequential order",
@@ -173,7 +179,7 @@ def test_speed_is_drawn_against_options_of_loaders_too():
 
 def test_the_page_shows_where_more_ranks_stop_helping():
     records = [one for n in (1, 2) for one in rounds_of(times(n**0.1), chosen={"world_size": n})]
-    (drawn,) = (one for one in page.page(records).figures if one.name == "by-world_size")
+    (drawn,) = (one for one in page.page(records).charts if one.name == "by-world_size")
     (curve,) = curves(records)
     assert curve.sentence in drawn.caption
 
@@ -508,7 +514,8 @@ def test_rounds_of_another_run_keep_their_answer_and_warnings(changes):
     records = rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
     content = page.page(records, advice=[an_answer(records, **changes)])
     assert content.answer == ["Use what it says"]
-    assert "the CPU speed varied" in content.sections[0].html
+    (advised,) = (one for one in content.sections if one.title.startswith("Recommendation"))
+    assert "the CPU speed varied" in html_of(advised.blocks)
 
 
 def test_recommendations_for_other_datasets_follow_the_measurements():
@@ -517,8 +524,10 @@ def test_recommendations_for_other_datasets_follow_the_measurements():
     advised = [one for one in content.sections if one.title.startswith("Recommendation")]
     names_of = [one.title.removeprefix("Recommendation for ") for one in advised]
     assert names_of == [records[0].dataset.name, "another"]
-    assert (content.sections[0], content.sections[-1]) == tuple(advised)
-    assert "Use what it says" in advised[1].html
+    every = next(one for one in content.sections if one.title == "Every metric")
+    places = [content.sections.index(one) for one in (advised[0], every, advised[1])]
+    assert places == sorted(places)
+    assert "Use what it says" in html_of(advised[1].blocks)
 
 
 def test_a_recommendation_fits_a_phone_and_heads_the_page(browse, tmp_path):

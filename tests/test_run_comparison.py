@@ -79,11 +79,11 @@ def test_background_load_alike_on_both_sides_is_no_change(factor, expected):
 def test_speeds_and_ratio_are_of_the_same_rounds_and_the_plain_ratio_is_of_all():
     speeds = [*MANY[:8], *(speed * 0.5 for speed in MANY[8:])]
     result = compare_runs(run(), run(speeds=speeds, background=[QUIET] * 8 + [BUSY] * 7), 0.05)
-    assert result.comparison.ratio.median == pytest.approx(result.new.median / result.base.median)
+    assert result.comparison.ratio.median == pytest.approx(result.new_rate.median / result.base_rate.median)
     assert result.comparison.ratio.median == pytest.approx(1, abs=0.02)
     assert result.plain_ratio == pytest.approx(statistics.median(speeds) / statistics.median(MANY))
     runs = compare_runs(runs_of([1000, 900, 1100]), runs_of([880, 800, 970]), 0.05)
-    assert runs.comparison.ratio.median == pytest.approx(runs.new.median / runs.base.median)
+    assert runs.comparison.ratio.median == pytest.approx(runs.new_rate.median / runs.base_rate.median)
     assert runs.plain_ratio is None
 
 

@@ -9,9 +9,8 @@ from record_cases import MIB, SAMPLES, STEADY, rounds_of, times
 from iobench.results import verdict
 from iobench.results.columns import blocks_of, matrix_columns, metric_columns
 from iobench.results.parts import FieldSpec, LimitPart
-from iobench.results.ranking import verdict_on
 from iobench.results.record_file import plain
-from iobench.results.stats import Estimate
+from iobench.results.stats import Estimate, verdict_on
 from iobench.results.summary import summarise
 from iobench.results.verdict import as_json, brief, claim_text, group_text
 
@@ -127,7 +126,7 @@ def test_the_answer_says_what_to_use_what_it_brings_what_decides_and_the_limit()
     assert answer["gain"].values["native_high"] == pytest.approx(3, rel=0.05)
     assert answer["effect"].values["loader_ratio"] == pytest.approx(30, rel=0.05)
     assert answer["effect"].values["format_ratio"] < 1.1
-    assert "worst_loader" not in answer["effect"].values
+    assert answer["effect"].values["worst_loader"] == "dataloader"
     assert answer["limit"].values == {"gather": pytest.approx(0.5, rel=0.05)}
 
 

@@ -10,7 +10,7 @@ from iobench.base.errors import IobenchError, MissingDependency
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, three_digits
 from iobench.results import stats
-from iobench.results.display import Block, Columns, Displayed
+from iobench.results.display import Block, Chart, Columns, Displayed
 from iobench.results.run_warning import LONGER, RunWarning, Value, Values
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import claim_text, ratio_text
@@ -44,11 +44,16 @@ class Answer(Displayed):
         first, *others = self.findings
         return [first.sentence], others
 
+    def charts(self) -> Iterator[Chart]:
+        """Yield the charts of its measurements; none by default."""
+        yield from ()
+
     def blocks(self) -> Iterator[Block]:
         """Yield its parts in the order of every display: answer, measurements, reasons, code, warnings."""
         lines, others = self.lead()
         yield Block("answer", lines)
         yield from (Block("table", columns=columns) for columns in self.tables())
+        yield from (Block("chart", chart=chart) for chart in self.charts())
         if others:
             yield Block("text", [one.sentence for one in others])
         for title, findings in self.lists():

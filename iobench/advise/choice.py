@@ -16,9 +16,8 @@ from iobench.advise.search import SearchResult, cost_of, labels_of, rounds_of
 from iobench.bench.case import Case
 from iobench.results import stats
 from iobench.results.cases import Label
-from iobench.results.ranking import compared
 from iobench.results.record import Record
-from iobench.results.stats import Estimate
+from iobench.results.stats import Estimate, compared
 from iobench.results.summary import CaseSummary, case_summary
 
 ByRound: TypeAlias = dict[int, float]  # samples/s by the round's number

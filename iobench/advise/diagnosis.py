@@ -21,11 +21,10 @@ from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import history
-from iobench.results.background_signs import background_warnings
 from iobench.results.display import Block, Columns
 from iobench.results.metrics import mib_text
 from iobench.results.record_file import plain
-from iobench.results.run_warning import RunWarning, Values
+from iobench.results.run_warning import RunWarning, Values, background_warnings
 from iobench.results.stats import Estimate
 
 if TYPE_CHECKING:

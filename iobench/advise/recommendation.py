@@ -12,7 +12,8 @@ from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, price_text, rate_text
 from iobench.dataset.manifest import MAX_NAME
-from iobench.results.display import Columns
+from iobench.results.charts import TIMES, standing, with_ends
+from iobench.results.display import Chart, Columns, Row
 from iobench.results.history import ResultStore, file_name
 from iobench.results.metrics import mib_text
 from iobench.results.stats import Comparison
@@ -62,6 +63,19 @@ class Finalist(CaseSummary):
     def wait_share(self) -> float | None:
         """Share of the time that the device waits, with the training step; None without it."""
         return self.stepped.value("wait_share") if self.stepped is not None else None
+
+    @property
+    def row(self) -> Row:
+        """Its row in the chart of relative times."""
+        return {
+            "key": self.key,
+            "case": self.text,
+            "role": ", ".join(self.roles),
+            **with_ends("relative time", self.relative),
+            **with_ends("bytes_per_s", self.decisive.bytes_per_s),
+            "rounds": self.decisive.rounds,
+            "standing": standing(self, self.leader),
+        }
 
     @property
     def significantly_better(self) -> bool:
@@ -117,6 +131,28 @@ class Recommendation(Answer):
         }
         columns: Columns = [(title, [text(one) for one in self.finalists]) for title, text in texts.items()]
         yield [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
+
+    def charts(self) -> Iterator[Chart]:
+        """Yield the finalists' relative times, and formats by size and speed where there are several."""
+        rounds = "the final rounds" if self.confirmed else "the race"
+        trained = " with the training step" if any(one.step_decides for one in self.finalists) else ""
+        caption = f"{TIMES} Medians of {rounds}{trained}; lines: 95 % intervals of the medians."
+        yield Chart(
+            "speeds", "speed", "Relative time of the finalists", caption, [one.row for one in self.finalists]
+        )
+        if len(self.raced) > 1:
+            caption = "Each format by its fastest case in the race. The line joins Pareto-optimal formats."
+            rows: list[Row] = [
+                {
+                    "format": one.format,
+                    "stored_bytes": one.disk_bytes,
+                    "bytes_per_s": one.bytes_per_s.median,
+                    "case": one.text,
+                    "frontier": "yes" if PARETO in one.roles else "no",
+                }
+                for one in self.raced
+            ]
+            yield Chart("sizes", "size", "Stored size and speed", caption, rows)
 
     def lists(self) -> Iterator[tuple[str, Sequence[Finding]]]:
         """Yield the alternatives, and what was skipped or failed."""

@@ -38,11 +38,10 @@ from iobench.bench.options import check_above_zero
 from iobench.loading.inspection import Replay
 from iobench.loading.user_errors import USER_ERRORS, loader_error
 from iobench.results import stats
-from iobench.results.background_signs import background_warnings
 from iobench.results.display import Columns
 from iobench.results.history import file_name, new_file
 from iobench.results.record_file import check_writable
-from iobench.results.run_warning import LONGER, Values
+from iobench.results.run_warning import LONGER, Values, background_warnings
 from iobench.results.stats import Comparison
 
 MAX_TIME_S = 60.0

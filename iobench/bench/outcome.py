@@ -14,7 +14,7 @@ from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
-from iobench.results import history
+from iobench.results import charts, history
 from iobench.results.cases import Label, labels
 from iobench.results.columns import blocks_of
 from iobench.results.display import Block, Displayed
@@ -76,6 +76,7 @@ class Run(Displayed):
             yield Block("answer", ["Nothing was measured"])
         else:
             yield from blocks_of(self.summary)
+            yield from (Block("chart", chart=one) for one in charts.of_contexts(self.summary.contexts))
         if failed or ended:
             yield Block("text", [*ended, *failed])
         for one in self.summary.warnings if self.summary else ():

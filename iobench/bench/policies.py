@@ -25,9 +25,9 @@ from iobench.bench.case import Case
 from iobench.bench.part import PROOF_ROUNDS, Proof, RoundLengths
 from iobench.results import stats
 from iobench.results.cases import Label
-from iobench.results.ranking import Verdict, by_speed, verdict_on
 from iobench.results.record import Record
 from iobench.results.run_warning import LONGER, Values
+from iobench.results.stats import Verdict, by_speed, verdict_on
 
 T = TypeVar("T")
 Rates = Mapping[str, Mapping[int, float]]  # samples/s of each remaining case, by its key and by round

@@ -14,7 +14,7 @@ from iobench.results.record import Record
 
 if TYPE_CHECKING:
     from iobench.advise.recommendation import Recommendation
-    from iobench.report.figure import Figure
+    from iobench.results.display import Chart
     from iobench.results.trend import Trend
     from iobench.studies import StudyResult
 
@@ -66,11 +66,11 @@ def write(
         raise RecordError("no records to report", kind="no-runs", hint="measure some with 'iobench run'")
     with needing("a report", "report"):
         from iobench.report import page
-    content = page.page(records, trends, recommended)
-    files = {path: page.render(content, studies).encode()}
+    content = page.page(records, trends, recommended, studies)
+    files = {path: page.render(content).encode()}
     if pictures is not None:
-        for figure in content.figures:
-            files.update(_images(figure, pictures))
+        for chart in content.charts:
+            files.update(_images(chart, pictures))
     with system_errors_as(ReportError, "cannot be written", path, kind="not-writable"):
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
@@ -79,12 +79,14 @@ def write(
     return list(files)
 
 
-def _images(figure: Figure, folder: Path) -> Iterator[tuple[Path, bytes]]:
+def _images(chart: Chart, folder: Path) -> Iterator[tuple[Path, bytes]]:
     import vl_convert
 
-    spec = figure.picture()
-    yield folder / f"{figure.name}.png", vl_convert.vegalite_to_png(spec, scale=SCALE)
-    yield folder / f"{figure.name}.svg", vl_convert.vegalite_to_svg(spec).encode()
+    from iobench.report.figure import Figure
+
+    spec = Figure(chart).picture()
+    yield folder / f"{chart.name}.png", vl_convert.vegalite_to_png(spec, scale=SCALE)
+    yield folder / f"{chart.name}.svg", vl_convert.vegalite_to_svg(spec).encode()
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import altair as alt
@@ -12,8 +13,8 @@ import altair as alt
 from iobench.base.text import enumerated, shortened
 from iobench.base.units import MIB, bytes_unit
 from iobench.report import style
-from iobench.report.figure import heading
-from iobench.report.style import Row
+from iobench.results.charts import heading
+from iobench.results.display import Chart, Row
 from iobench.results.metrics import BY_NAME
 
 ROW = 20  # pixels of a case
@@ -23,6 +24,19 @@ LEFT_NAMES_FROM = 0.6  # of the width: from there on names are to the left of th
 NAME_SIDES: tuple[tuple[bool, Literal["left", "right"], int], ...] = ((False, "left", 7), (True, "right", -7))
 NAME_HEIGHT, NAME_WIDTH = 0.05, 0.2  # of a chart, within which names would overlap
 SPEED = BY_NAME["bytes_per_s"].title
+
+
+def drawn(chart: Chart) -> Any:
+    """Return a chart as Vega-Lite draws it."""
+    kinds: dict[str, Callable[[list[Row]], Any]] = {
+        "speeds": speeds,
+        "stages": stages,
+        "sizes": sizes,
+        "rounds": rounds,
+        "over_runs": over_runs,
+        "against": partial(against, what=chart.axis),
+    }
+    return kinds[chart.kind](chart.drawn)
 
 
 def speeds(rows: list[Row]) -> Any:

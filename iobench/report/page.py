@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -14,12 +14,13 @@ import vl_convert
 from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import ReportError, is_panic
 from iobench.base.text import reason
-from iobench.report import figures, machine_facts
+from iobench.report import machine_facts
 from iobench.report.display import html_of
-from iobench.report.figure import Figure, cell, heading
-from iobench.results import verdict
+from iobench.report.figure import Figure, cell
+from iobench.results import charts, verdict
+from iobench.results.charts import heading
 from iobench.results.columns import blocks_of, identity_columns, metric_columns
-from iobench.results.display import Block
+from iobench.results.display import Block, Chart, table
 from iobench.results.record import Record
 from iobench.results.run_warning import LONGER, RunWarning
 from iobench.results.scaling_curve import curves
@@ -31,42 +32,43 @@ from iobench.studies import StudyResult
 
 @dataclass(frozen=True)
 class Section:
-    """Part of the page: blocks as HTML, and figures."""
+    """Part of the page."""
 
-    title: str
-    html: str = ""
-    figures: list[Figure] = field(default_factory=list)
+    title: str  # empty for what needs none
+    blocks: list[Block]
+    folded: bool = False  # shown on demand
 
 
 @dataclass(frozen=True)
 class Page:
-    """The report of some records: the answer and its chart, the tables, warnings, and what lies behind."""
+    """The report of some records: the answer, its chart and table, warnings, and what lies behind."""
 
     answer: list[str]  # the first is the title
+    sections: list[Section]
     outcome: str = ""  # kind of the answer
     subject: list[str] = field(default_factory=list)  # dataset, machine and time
-    first: Figure | None = None
-    table: str = ""  # HTML of the tables of cases
-    warnings: list[str] = field(default_factory=list)
-    sections: list[Section] = field(default_factory=list)
-    machines: list[dict[str, str]] = field(default_factory=list)
 
     @property
-    def figures(self) -> list[Figure]:
-        """All figures, in the order of the page."""
-        return [
-            *([self.first] if self.first else []),
-            *(one for part in self.sections for one in part.figures),
-        ]
+    def evidence(self) -> list[Block]:
+        """The sentences below the title."""
+        return [Block("text", self.answer[1:])]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts, in the order of the page."""
+        return [block.chart for part in self.sections for block in part.blocks if block.chart]
 
 
 def page(
-    records: Sequence[Record], trends: Sequence[Trend] = (), advice: Sequence[Recommendation] = ()
+    records: Sequence[Record],
+    trends: Sequence[Trend] = (),
+    advice: Sequence[Recommendation] = (),
+    studies: Sequence[StudyResult] = (),
 ) -> Page:
     """Return the page of these records, the context with the most cases first.
 
     `trends` over several runs are shown for the cases in these records. Of `advice`, the first that is about
-    their dataset heads the page; what is about others follows the measurements.
+    their dataset heads the page; what is about others follows the measurements, then the studies.
     """
     measured = {record.dataset.name for record in records}
     about = [one for one in advice if not records or {one.dataset} == measured]
@@ -74,65 +76,79 @@ def page(
     head = about[0] if about else None
     final = head is not None and _rests_on(head, records)
     advised = [
-        _advised(one, number, said=one is head, warned=one is head and final)
+        _advised(one, number, said=one is head, warned=one is head and (final or not records))
         for number, one in enumerate([*about, *others], 1)
+    ]
+    claims = [
+        Section(f"Published claims: {one.name}{', quick sizes' if one.quick else ''}", list(one.blocks()))
+        for one in studies
     ]
     if not records:
         answer = f"{head.findings[0].sentence}" if head else "Published claims, reproduced here"
-        warnings = [one.sentence for one in _warnings(head, records)] if head else []
-        return Page([answer], warnings=warnings, sections=advised)
+        warnings = _as_blocks(_warnings(head, records) if head else [])
+        return Page([answer], [Section("", warnings), *advised, *claims])
     summary = summarise(records)
     contexts, machines = summary.contexts, machine_facts.described(records)
     answered = [head.findings[0]] if head else verdict.answer(summary)
     _, *tables = blocks_of(summary)
-    several = len(contexts) > 1
-    behind = [
-        _section(one, number, several) for number, one in enumerate(contexts[: figures.MAX_CONTEXTS], 1)
-    ]
+    behind = [_section(one, number, len(contexts) > 1) for number, one in enumerate(contexts, 1)]
     spanning = [
-        *figures.spanning(summary.cases, curves(records)),
-        *figures.over_runs([one for one in trends if one.key in {case.key for case in summary.cases}]),
+        *charts.spanning(summary.cases, curves(records)),
+        *charts.over_runs([one for one in trends if one.key in {case.key for case in summary.cases}]),
     ]
     return Page(
         answer=[one.sentence for one in answered],
         outcome=answered[0].kind,
         subject=_subject(records, machines),
-        first=figures.overview(contexts),
-        table=html_of(tables),
-        warnings=[one.sentence for one in (_warnings(head, records) if head and final else summary.warnings)],
         sections=[
+            Section("", [Block("chart", chart=charts.overview(contexts))]),
+            Section("Every case", tables),
+            Section("", _as_blocks(_warnings(head, records) if head and final else summary.warnings)),
             *advised[: len(about)],
-            *behind,
-            *([Section("Across settings", figures=spanning)] if spanning else []),
+            *behind[: charts.MAX_CONTEXTS],
+            Section("Across settings", [Block("chart", chart=one) for one in spanning]),
             _every_metric(summary.cases),
             *advised[len(about) :],
+            Section("Machine and dataset", [_facts(one) for one in machines]),
+            *claims,
         ],
-        machines=machines,
     )
 
 
 def _section(context: Context, number: int, several: bool) -> Section:
-    """Return what lies behind the answer about a context: all of its figures for the first one."""
-    speeds = [figures.speeds(context, number)] if several else []
-    more = figures.of_context(context, number) if number == 1 else ()
-    html = html_of([Block("text", [verdict.verdict(context).sentence])]) if several else ""
-    return Section(context.title or "Behind these figures", html, [*speeds, *more])
+    """Return what lies behind the answer about a context: all of its charts for the first one."""
+    sentence = [Block("text", [verdict.verdict(context).sentence])] if several else []
+    drawn = [charts.speeds(context, number)] if several else []
+    drawn += charts.of_context(context, number) if number == 1 else ()
+    title = context.title or "Behind these figures"
+    return Section(title, [*sentence, *(Block("chart", chart=one) for one in drawn)])
 
 
 def _every_metric(cases: Sequence[CaseSummary]) -> Section:
     columns = [*identity_columns(cases), *metric_columns(cases, wide=True)]
-    table = html_of([Block("table", columns=columns)])
-    return Section(
-        "Every metric", f'<details><summary>Table</summary><div class="wide">{table}</div></details>'
-    )
+    return Section("Every metric", [Block("table", columns=columns)], folded=True)
+
+
+def _facts(machine: dict[str, str]) -> Block:
+    return table(("", ""), machine.items())
 
 
 def _advised(one: Recommendation, number: int, said: bool, warned: bool) -> Section:
     """Return a recommendation without its answer and warnings, where these head the page."""
     elsewhere = [*(["answer"] if said else []), *(["warning"] if warned else [])]
     blocks = (block for block in one.blocks() if block.style not in elsewhere)
-    drawn = figures.of_recommendation(one, f"recommended-{number}-")
-    return Section(f"Recommendation for {one.dataset}", html_of(blocks), drawn)
+    return Section(f"Recommendation for {one.dataset}", [_numbered(block, number) for block in blocks])
+
+
+def _numbered(block: Block, number: int) -> Block:
+    """Return the block of a recommendation with a name for its chart that no other chart has."""
+    if block.chart is None:
+        return block
+    return replace(block, chart=replace(block.chart, name=f"recommended-{number}-{block.chart.name}"))
+
+
+def _as_blocks(warnings: Iterable[RunWarning]) -> list[Block]:
+    return [Block("warning", [one.sentence], one.kind) for one in warnings]
 
 
 def _warnings(one: Recommendation, records: Sequence[Record]) -> list[RunWarning]:
@@ -166,7 +182,7 @@ def _when(records: Sequence[Record]) -> str:
     return f"{first} to {last} UTC" if first[11:] != last and first != last else f"{first} UTC"
 
 
-def render(page: Page, studies: Sequence[StudyResult]) -> str:
+def render(page: Page) -> str:
     """Return the whole page: styles, charts and the script that draws them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -177,7 +193,8 @@ def render(page: Page, studies: Sequence[StudyResult]) -> str:
     )
     return environment.get_template("page.html").render(
         page=page,
-        studies=studies,
+        html_of=html_of,
+        Figure=Figure,
         cell=cell,
         heading=heading,
         version=metadata.version("iobench"),

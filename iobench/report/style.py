@@ -8,13 +8,13 @@ from typing import Any
 
 import altair as alt
 
-Row = dict[str, Any]  # of a chart and its table
+from iobench.results.charts import DATALOADER, LEADER, OTHER
+from iobench.results.display import Row
 
 SHARES = ("% of limit", "share", "of the median")  # columns of percentages
 STRONG, WEAK, MARK = "#0b7285", "#74838d", "#d9480f"
 SCHEME = ["#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#8d6e00", "#3b5bdb", "#868e96"]
 LOGARITHMIC_FROM = 20.0  # largest over smallest, from which on a linear axis would hide small values
-LEADER, DATALOADER, OTHER = "leader", "DataLoader", "other"
 STANDINGS = {LEADER: "#1098ad", DATALOADER: MARK, OTHER: "#868e96"}  # legible on white and on black
 STAGE_COLOURS = {
     "read": "#0b7285",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from iobench.base.errors import NotComparable
-from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, three_digits
 from iobench.results import cases, stats
@@ -16,9 +15,9 @@ from iobench.results.cases import FACETS
 from iobench.results.display import Block, table
 from iobench.results.metrics import mib_text
 from iobench.results.record import Facets, Record
-from iobench.results.run_comparison import MachineChange, compare_runs
+from iobench.results.run_comparison import RunComparison, compare_runs
 from iobench.results.run_warning import RunWarning
-from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
+from iobench.results.stats import ENOUGH_ROUNDS
 
 MEASURE_AGAIN = "measure both again, one after the other, on an idle machine"
 MORE_ROUNDS = f"measure with --rounds {ENOUGH_ROUNDS} or more"
@@ -47,29 +46,19 @@ class UnmatchedCase:
     only_in: str
 
 
-@dataclass(frozen=True)
-class CaseComparison:
-    """One case of one newer run against the same case of the base.
+@dataclass(frozen=True, kw_only=True)
+class CaseComparison(RunComparison):
+    """Comparison of one case of one newer run with the same case of the base.
 
-    `rounds` and `runs` count those of the base and of the newer side; from two runs on the interval covers
-    the variance between runs. Speeds and ratio are of the same rounds; where those under background load were
-    left out, `plain_ratio` is the ratio with them. `settings` differ between the sides as chosen;
-    `mismatches` are facets that have to be equal, and are not, because --force was given. `doubt` is why the
-    outcome is `machine-changed`.
+    `rounds` counts those of the base and of the newer side. `settings` differ between the sides as chosen;
+    `mismatches` are facets that have to be equal, and are not, because --force was given.
     """
 
     derived: ClassVar = ("verdict",)
 
     case: str  # its label
     new: str
-    base_rate: Estimate
-    new_rate: Estimate
     rounds: tuple[int, int]
-    runs: tuple[int, int]
-    comparison: Comparison  # new over base
-    plain_ratio: float | None
-    machine: MachineChange
-    doubt: Finding | None
     settings: list[Difference]
     mismatches: list[Difference]
 
@@ -290,16 +279,10 @@ def _compared(
 ) -> CaseComparison:
     result = compare_runs(before.rounds, after.rounds, min_difference, comparisons, in_turns)
     return CaseComparison(
+        **vars(result),
         case=before.label if in_turns else after.label,
         new=name,
-        base_rate=result.base,
-        new_rate=result.new,
         rounds=(len(before.rounds), len(after.rounds)),
-        runs=result.runs,
-        comparison=result.comparison,
-        plain_ratio=result.plain_ratio,
-        machine=result.machine,
-        doubt=result.doubt,
         settings=[] if in_turns else list(_changed(before.choices, after.choices)),
         mismatches=[] if in_turns else list(_mismatches(before.facets, after.facets)),
     )

@@ -7,26 +7,47 @@ The renderers are the terminal (`terminal/display.py`, with Markdown), the page 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from iobench.base.errors import needing
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per row
+Row = dict[str, Any]  # of a chart and the table behind it
 NOTEBOOK = "notebook"  # extra of iobench that installs the libraries of displays
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of one of six kinds, its caption, and the rows behind it."""
+
+    kind: Literal["speeds", "stages", "sizes", "rounds", "over_runs", "against"]
+    name: str  # of its files
+    title: str
+    caption: str
+    rows: list[Row]  # of its table
+    keys: Collection[str] | None = None  # of the rows that are drawn; None for all
+    axis: str = ""  # the number that `against` has speeds over
+
+    @property
+    def drawn(self) -> list[Row]:
+        """The rows that are drawn."""
+        return [row for row in self.rows if self.keys is None or row["key"] in self.keys]
 
 
 @dataclass(frozen=True)
 class Block:
     """Part of a displayed result."""
 
-    style: Literal["answer", "text", "list", "warning", "table", "code"]  # ``answer``: the main sentence;
-    # ``list``: items below a title; ``warning``: a reason not to believe it, whose title is its kind
+    style: Literal["answer", "text", "list", "warning", "table", "chart", "code"]
+    # ``answer``: the main sentence; ``list``: items below a title; ``warning``: a reason not to believe it,
+    # whose title is its kind
     lines: list[str] = field(default_factory=list)  # sentences, items, or lines of code
     title: str = ""  # title of a list, of code, or kind of a warning
     columns: Columns = field(default_factory=list)  # titles and cells of a table
     heads: int = 1  # its first columns, which name a row
+    chart: Chart | None = None
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str | None]], heads: int = 1) -> Block:
@@ -59,21 +80,21 @@ class Displayed(ABC):
 
         MissingDependency without altair. RecordError if there is nothing to plot (``empty``).
         """
-        return _renderer().plot(self)
+        return _renderer().plot(self.blocks())
 
     def _repr_html_(self) -> str:
-        """Return its parts and its first chart as HTML."""
-        return _renderer().html(self)
+        """Return its blocks as HTML, of its charts the first."""
+        return _renderer().html(self.blocks())
 
 
 class Renderer(Protocol):
     """Module that draws results."""
 
-    def html(self, result: Displayed) -> str:
-        """Return a result's parts and its first chart as HTML."""
+    def html(self, blocks: Iterable[Block]) -> str:
+        """Return blocks as HTML, of their charts the first."""
 
-    def plot(self, result: Displayed) -> Any:
-        """Return a result's charts as one."""
+    def plot(self, blocks: Iterable[Block]) -> Any:
+        """Return the charts among blocks as one."""
 
 
 def render_with(load: Callable[[], Renderer]) -> None:

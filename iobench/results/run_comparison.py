@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from iobench.base.finding import Finding
-from iobench.results import background_signs, cases, stats
-from iobench.results.background_signs import BackgroundSign
+from iobench.results import cases, stats
 from iobench.results.cases import by_run
 from iobench.results.record import Record
+from iobench.results.run_warning import BACKGROUND_CPU, BACKGROUND_SIGNS, BackgroundSign
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
 MACHINE_CHANGED = "machine-changed"  # an outcome: the machine may explain the difference
@@ -41,14 +41,14 @@ MAX_CORRELATION = 0.9  # of neighboring rounds: higher values cannot be estimate
 class RunComparison:
     """Comparison of a case in two sides of runs.
 
-    `base` and `new` are the speeds whose ratio is judged. Where rounds under background load were left out,
+    The two rates are those whose ratio is judged. Where rounds under background load were left out,
     `plain_ratio` is the ratio with them. Where the outcome is `machine-changed`, `doubt` is why the machine
     may explain a difference or its absence: `background-load`, `limit-changed` or `cpu-speed-changed`.
     """
 
     comparison: Comparison
-    base: Estimate  # bytes/s; samples/s of rounds taken in turns
-    new: Estimate
+    base_rate: Estimate  # bytes/s; samples/s of rounds taken in turns
+    new_rate: Estimate
     machine: MachineChange
     doubt: Finding | None = None
     runs: tuple[int, int] = (1, 1)  # of the base and of the newer side
@@ -217,13 +217,13 @@ def machine_change(base: Rounds, new: Rounds) -> MachineChange:
     quiet = (sum(map(is_quiet, base)), sum(map(is_quiet, new)))
     base_rates, new_rates = cases.measured_rates(base), cases.measured_rates(new)
     name = next((name for name in base_rates if name in new_rates), None)
-    loads = {sign: (_mean_load(sign, base), _mean_load(sign, new)) for sign in background_signs.SIGNS}
+    loads = {sign: (_mean_load(sign, base), _mean_load(sign, new)) for sign in BACKGROUND_SIGNS}
     differ = (abs((after or 0) - (before or 0)) > sign.threshold for sign, (before, after) in loads.items())
     return MachineChange(
         limit=name,
         limit_ratio=None if name is None else _ratio(base_rates[name], new_rates[name]),
         cpu_speed_ratio=_cpu_speed_ratio(base, new),
-        background_cpu=loads[background_signs.CPU],
+        background_cpu=loads[BACKGROUND_CPU],
         load_differs=any(differ),
         quiet_rounds=None if quiet == (len(base), len(new)) else quiet,
     )
@@ -251,7 +251,7 @@ def _cpu_speed_ratio(base: Rounds, new: Rounds) -> float | None:
 def is_quiet(record: Record) -> bool:
     """Return whether no sign of background load was present during a round."""
     part = record.background
-    return part is None or not any(sign.is_present(part) for sign in background_signs.SIGNS)
+    return part is None or not any(sign.is_present(part) for sign in BACKGROUND_SIGNS)
 
 
 def _mean_load(sign: BackgroundSign, rounds: Rounds) -> float | None:

@@ -18,10 +18,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.results import background_signs, cases, stats
+from iobench.results import cases, stats
 from iobench.results.display import Block, table
 from iobench.results.metrics import mib_text
 from iobench.results.record import Facets, Record
+from iobench.results.run_warning import BACKGROUND_SIGNS
 from iobench.results.stats import Estimate
 
 MIN_RUNS = 3  # for a trend
@@ -179,7 +180,7 @@ def _point(name: str, records: Sequence[Record]) -> TrendPoint:
         time=max(record.time for record in records),
         bytes_per_s=stats.estimate([record.bytes_per_s for record in records]),
         limit_bytes_per_s=statistics.median(limits) if limits else None,
-        busy=any(sign.frequency(background) is not None for sign in background_signs.SIGNS),
+        busy=any(sign.frequency(background) is not None for sign in BACKGROUND_SIGNS),
     )
 
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from iobench.base.finding import Finding
-from iobench.base.text import enumerated
+from iobench.base.text import ENUMERATED, enumerated
 from iobench.base.units import counted, percent_text, rate_text, seconds_text, three_digits
 from iobench.results import cases, stats
-from iobench.results.ranking import FAR
 from iobench.results.run_warning import Values
-from iobench.results.stats import Estimate
+from iobench.results.stats import FAR, Estimate
 from iobench.results.summary import CaseSummary, Context, Summary
 from iobench.results.warnings import MACHINE_KINDS
 
@@ -265,8 +264,9 @@ def _few_rounds(message: str, values: Values) -> Finding:
 
 
 def _either(names: Sequence[str]) -> str:
-    """Join names by *or*, the first three of many."""
-    return enumerated(names).replace(" and ", " or ")
+    """Join names by *or*: all of four, the first three of more."""
+    most = ENUMERATED + (len(names) == ENUMERATED + 1)
+    return enumerated(names, most).replace(" and ", " or ")
 
 
 def _everywhere(contexts: Sequence[Context]) -> str:
@@ -316,7 +316,10 @@ def _representative(contexts: Sequence[Context]) -> list[tuple[Context, CaseSumm
 
 
 def _gain(best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
-    """Return the speed of the answer over DataLoader one sample at a time, and over the best plain loop."""
+    """Return the speed of the answer over DataLoader one sample at a time, and over the best plain loop.
+
+    Nothing is gained over a leader, whatever the medians.
+    """
     over_samples, over_plain = list[float](), list[float]()
     for context, case in best:
         same = [one for one in context.cases if one.label.format == case.label.format and one.candidate]
@@ -328,7 +331,7 @@ def _gain(best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
         ]
         plain = [one for one in context.cases if one.facets["loader"] == PLAIN_LOOP and one.candidate]
         for others, ratios in ((one_by_one, over_samples), (plain, over_plain)):
-            if others and case.facets["loader"] != others[0].facets["loader"]:
+            if others and not others[0].leader and case.facets["loader"] != others[0].facets["loader"]:
                 ratios.append(others[0].relative.median / case.relative.median)
     texts, values = list[str](), dict[str, float | int | str]()
     for name, ratios, what in (

@@ -8,19 +8,23 @@ from dataclasses import replace
 
 from iobench.base import thresholds
 from iobench.base.units import counted, rate_text, seconds_text, three_digits
-from iobench.results import background_signs, cache_warnings, cases, stats
-from iobench.results.background_signs import BackgroundSign, frequency_above
+from iobench.results import cache_warnings, cases, stats
 from iobench.results.cache_warnings import is_warm
 from iobench.results.record import Record
 from iobench.results.run_warning import (
+    BACKGROUND_CPU,
+    BACKGROUND_DISK,
     LONGER,
+    MEMORY_PRESSURE,
     MORE_ROUNDS,
+    BackgroundSign,
     CaseCheck,
     Check,
     Rounds,
     RunWarning,
     Values,
     above,
+    frequency_above,
 )
 
 # kinds of warnings about the machine and its background load, not about the cases
@@ -323,7 +327,7 @@ def _suspended(rounds: Rounds) -> float | None:
 @CaseCheck(
     "background-disk",
     "other processes read up to {} the data's size from the same disk during a round",
-    background_signs.DISK.hints,
+    BACKGROUND_DISK.hints,
     "share",
     text=lambda highest: f"{three_digits(highest)} ×" if highest >= 2 else f"{highest:.0%} of",
 )
@@ -449,6 +453,6 @@ CHECKS: tuple[Check, ...] = (
     *cache_warnings.CHECKS,
     *(_above_limit, _profiling_cost, _sample_coverage, _loader_order, _short_window, _gds_inactive),
     *(_few_rounds, _short_rounds, _spread, _drift, _first_round),
-    *(_steal, _suspended, _background_disk, _sign(background_signs.CPU), _sign(background_signs.MEMORY)),
+    *(_steal, _suspended, _background_disk, _sign(BACKGROUND_CPU), _sign(MEMORY_PRESSURE)),
     *(_shared_limit, _unstable_limits, _unstable_cpu_speed, _throttled_device, _mixed_versions),
 )

@@ -17,9 +17,8 @@ from typing import Any, ClassVar, TypeVar
 import psutil
 
 from iobench.base.errors import InvalidSettings
-from iobench.results.background_signs import background_warnings
 from iobench.results.display import Block, table
-from iobench.results.run_warning import RunWarning
+from iobench.results.run_warning import RunWarning, background_warnings
 from iobench.studies._claims import ClaimResult
 from iobench.studies._rounds import Measurements
 

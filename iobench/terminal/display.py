@@ -8,7 +8,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -24,7 +24,6 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from iobench.advise.answer import Answer
 from iobench.base.credentials import scrubbed
 from iobench.base.finding import Finding
 from iobench.base.standard_streams import results
@@ -33,7 +32,6 @@ from iobench.base.units import bytes_text, seconds_text
 from iobench.dataset.verify import Progress as Report
 from iobench.results.display import Block, Columns
 from iobench.results.record_file import plain
-from iobench.results.resume_result import ResumeCheck
 from iobench.results.run_warning import RunWarning
 
 EVERY_S = 30.0  # between two lines about a step that takes long
@@ -80,18 +78,25 @@ def as_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2), file=results(), flush=True)
 
 
-def answer(result: Answer | ResumeCheck, json: bool) -> None:
+class Result(Protocol):
+    """A result of a command."""
+
+    def blocks(self) -> Iterable[Block]:
+        """Yield its blocks."""
+
+
+def answer(result: Result, json: bool) -> None:
     """Print a result's blocks, or all of its data as JSON."""
-    if not json:
-        blocks(result.blocks())
-    else:
+    if json:
         as_json(result)
+    else:
+        blocks(result.blocks())
 
 
 def blocks(shown: Iterable[Block], to_stderr: bool = False) -> None:
     """Print the blocks of a result, with an empty line between them; warnings to stderr."""
     console = _console(to_stderr)
-    for number, block in enumerate(shown):
+    for number, block in enumerate(block for block in shown if block.chart is None):
         if block.style == "warning":
             warning(Finding(block.title, block.lines[0]))
             continue

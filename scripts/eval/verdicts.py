@@ -25,7 +25,7 @@ from iobench.loading.host_to_device import HostBatch
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
-from iobench.results.ranking import compared, verdict_on
+from iobench.results.stats import compared, verdict_on
 
 OPTIONS = {
     "simulated": (2000, "simulated trials of each number of rounds and cases"),

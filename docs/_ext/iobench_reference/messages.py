@@ -10,8 +10,7 @@ from iobench.advise.checks.evidence import Advice
 from iobench.base import errors
 from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
-from iobench.results.background_signs import BackgroundSign
-from iobench.results.run_warning import CaseCheck, RunWarning
+from iobench.results.run_warning import BackgroundSign, CaseCheck, RunWarning
 from iobench_reference.kinds import Use, main_use, makers_of, parameters_of, scan
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence
 

@@ -37,7 +37,7 @@ from iobench.host.machine_load import BackgroundLoadMonitor, CollectorTime, Moni
 from iobench.host.process_counters import descendants
 from iobench.loading.inspection import batch_tensors, is_dataloader, length_of, samples_in
 from iobench.results import history
-from iobench.results.display import Block, Displayed
+from iobench.results.display import Block, Chart, Displayed, Row
 from iobench.results.record_file import plain
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two samples
@@ -279,6 +279,19 @@ class WatchedLoader(Displayed, Generic[T]):
             yield Block("answer", ["No loop yet"])
         if len(self.loops) > 1:
             yield Block("table", columns=loops_table(self.loops))
+        if rows := list(self._stages()):
+            caption = "Time of each loop after its first batch: waiting for batches, and everything else."
+            yield Block("chart", chart=Chart("stages", "watch", "Time of each loop", caption, rows))
+
+    def _stages(self) -> Iterator[Row]:
+        """Yield the time that each loop waited, and that of everything else."""
+        for number, loop in enumerate(self.loops, 1):
+            stages = {"wait": loop.wait_s, "compute": loop.step_s}
+            for place, (stage, seconds) in enumerate(stages.items()):
+                if seconds:
+                    share = seconds / (loop.wait_s + loop.step_s)
+                    loop_row = {"key": f"{number:06}", "case": f"loop {number}", "stage": stage}
+                    yield {**loop_row, "share": share, "seconds": seconds, "place": place}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each loop."""

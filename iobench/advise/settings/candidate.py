@@ -11,7 +11,7 @@ from iobench.advise import answer
 from iobench.base.finding import Finding
 from iobench.base.thresholds import BACKGROUND_CPU
 from iobench.base.units import bytes_text, rate_text, seconds_text
-from iobench.results import ranking, stats
+from iobench.results import stats
 from iobench.results.display import Columns
 from iobench.results.record import Record
 from iobench.results.run_warning import LONGER
@@ -155,9 +155,9 @@ def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison
 
 
 def _compared(rates: Mapping[int, float], baseline: Mapping[int, float], comparisons: int) -> Comparison:
-    if min(len(rates), len(baseline)) < ranking.FEWEST_ROUNDS:
+    if min(len(rates), len(baseline)) < stats.FEWEST_ROUNDS:
         return stats.compare_paired(rates, baseline, comparisons=comparisons)
-    return ranking.compared(rates, baseline, comparisons)
+    return stats.compared(rates, baseline, comparisons)
 
 
 def unsuccessful(candidates: Sequence[Candidate]) -> Iterator[Finding]:

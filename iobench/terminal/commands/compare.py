@@ -104,12 +104,10 @@ def compare(
         sides = {_stems(base): _records(data_dir, base), **newer}
         judge = partial(comparing.compare, sides[_stems(base)], newer, base_name=_stems(base), force=force)
     result = judge(min_difference=smallest)
-    if as_json:
-        display.as_json(result)
-    elif markdown:
+    if markdown:
         display.result(*display.markdown(result.blocks()))
     else:
-        display.blocks(result.blocks())
+        display.answer(result, as_json)
     for line in result.unmatched_notes if allowed is None else ():
         display.note(line)
     _warn(result, sides)

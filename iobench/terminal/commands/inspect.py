@@ -155,7 +155,4 @@ def limits(
     manifest = dataset_named(data_dir, name)
     display.note(datasets.dataset_line(manifest, None if name else data_dir))
     result = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)
-    if as_json:
-        display.as_json(result)
-    else:
-        display.blocks(result.blocks())
+    display.answer(result, as_json)

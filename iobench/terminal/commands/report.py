@@ -84,8 +84,5 @@ def study(
     options = studies.StudyOptions(data_dir, quick, str(pick_device(device)), display.note)
     studies.study_of(name)
     result = studies.run(name, options)
-    if as_json:
-        display.as_json(result)
-    else:
-        display.blocks(result.blocks())
+    display.answer(result, as_json)
     display.note(f"verdicts saved to {studies.save(result, data_dir)}; 'iobench report' includes them")

@@ -1,4 +1,4 @@
-"""Figures of results: caption, rows and chart of each."""
+"""Charts of a summary, of curves and of trends: the caption and the rows of each."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from typing import Any
 
-from iobench.advise.checks.watched_loader import WatchedLoader
-from iobench.advise.recommendation import PARETO, Finalist, Recommendation
-from iobench.bench.outcome import Run
-from iobench.loading.stages import STAGES
-from iobench.report import charts
-from iobench.report.figure import Figure, heading
-from iobench.report.style import DATALOADER, LEADER, OTHER, Row
+from iobench.base.units import heading_of
 from iobench.results import cases, stats
 from iobench.results.cases import FACETS
 from iobench.results.columns import choices
-from iobench.results.display import Displayed
+from iobench.results.display import Chart, Row
+from iobench.results.metrics import BY_NAME
 from iobench.results.record import Facets, key_of
 from iobench.results.scaling_curve import Curve
 from iobench.results.stats import Estimate
@@ -28,82 +22,21 @@ from iobench.results.trend import Trend
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, and become file names
 MAX_LINES = 8  # with distinguishable colors
+ENDS = (" low", " high")  # of an interval, behind the name of its column
+TITLES = {"world_size": "ranks"}  # of facets with another title than their name
 MAX_CONTEXTS = 6  # of a run, with a chart
+TITLE = "Relative time of each case"
 TIMES = "1 is the fastest case, 2 takes twice as long."
+LEADER, DATALOADER, OTHER = "leader", "DataLoader", "other"  # what a case's color says
 
 
-@singledispatch
-def figures_of(result: Displayed) -> list[Figure]:
-    """Return the charts of a result, the most important first."""
-    return []
+def of_contexts(contexts: Sequence[Context]) -> Iterator[Chart]:
+    """Yield the relative time of each case of the first contexts."""
+    for number, one in enumerate(contexts[:MAX_CONTEXTS], 1):
+        yield replace(speeds(one, number), title=one.title or TITLE)
 
 
-@figures_of.register
-def _of_run(run: Run) -> list[Figure]:
-    contexts = run.summary.contexts[:MAX_CONTEXTS] if run.summary else []
-    return [
-        replace(speeds(one, number), title=one.title or "Relative time of each case")
-        for number, one in enumerate(contexts, 1)
-    ]
-
-
-@figures_of.register
-def of_recommendation(recommendation: Recommendation, prefix: str = "") -> list[Figure]:
-    """Return the finalists' relative times, and formats by size and speed where there are several."""
-    finalists = recommendation.finalists
-    rounds = "the final rounds" if recommendation.confirmed else "the race"
-    trained = " with the training step" if any(one.step_decides for one in finalists) else ""
-    rows = [_finalist(one) for one in finalists]
-    caption = f"{TIMES} Medians of {rounds}{trained}; lines: 95 % intervals of the medians."
-    result = [Figure(f"{prefix}speed", "Relative time of the finalists", caption, rows, charts.speeds(rows))]
-    if len(recommendation.raced) > 1:
-        caption = "Each format by its fastest case in the race. The line joins the Pareto-optimal formats."
-        sizes = [
-            {
-                "format": one.format,
-                "stored_bytes": one.disk_bytes,
-                "bytes_per_s": one.bytes_per_s.median,
-                "case": one.text,
-                "frontier": "yes" if PARETO in one.roles else "no",
-            }
-            for one in recommendation.raced
-        ]
-        result.append(Figure(f"{prefix}size", "Stored size and speed", caption, sizes, charts.sizes(sizes)))
-    return result
-
-
-@figures_of.register
-def _of_loops(watched: WatchedLoader) -> list[Figure]:  # type: ignore[type-arg]
-    rows = [
-        {
-            "key": f"{number:06}",
-            "case": f"loop {number}",
-            "stage": stage,
-            "share": seconds / (loop.wait_s + loop.step_s),
-            "seconds": seconds,
-            "place": place,
-        }
-        for number, loop in enumerate(watched.loops, 1)
-        for place, (stage, seconds) in enumerate({"wait": loop.wait_s, "compute": loop.step_s}.items())
-        if seconds
-    ]
-    caption = "Time of each loop after its first batch: waiting for batches, and everything else."
-    return [Figure("watch", "Time of each loop", caption, rows, charts.stages(rows))] if rows else []
-
-
-def _finalist(one: Finalist) -> Row:
-    return {
-        "key": one.key,
-        "case": one.text,
-        "role": ", ".join(one.roles),
-        **_with_ends("relative time", one.relative),
-        **_with_ends("bytes_per_s", one.decisive.bytes_per_s),
-        "rounds": one.decisive.rounds,
-        "standing": _standing(one, one.leader),
-    }
-
-
-def overview(contexts: Sequence[Context]) -> Figure:
+def overview(contexts: Sequence[Context]) -> Chart:
     """Return the relative time of each case: of several contexts the mean, lowest and highest."""
     if len(contexts) == 1:
         return speeds(contexts[0], 1)
@@ -113,35 +46,34 @@ def overview(contexts: Sequence[Context]) -> Figure:
         time = Estimate(statistics.geometric_mean(times), min(times), max(times))
         leads = all(case.leader for case in row.values())
         first = next(iter(row.values()))
-        rows.append({"key": first.choice, "case": first.label.short, **_with_ends("relative time", time)})
-        rows[-1] |= {"contexts": len(row), "standing": _standing(first, leads)}
+        rows.append({"key": first.choice, "case": first.label.short, **with_ends("relative time", time)})
+        rows[-1] |= {"contexts": len(row), "standing": standing(first, leads)}
     caption = f"{TIMES} Geometric means over the contexts; lines: lowest to highest. A leader leads in all."
-    return Figure("overview", "Relative time of each case", caption, rows, charts.speeds(rows))
+    return Chart("speeds", "overview", TITLE, caption, rows)
 
 
-def speeds(context: Context, number: int) -> Figure:
+def speeds(context: Context, number: int) -> Chart:
     """Return the relative time and the speed of each case of a context."""
     rows = [
         {
             **_identity(case),
-            **_with_ends("relative time", case.relative),
-            **_with_ends("bytes_per_s", case.bytes_per_s),
-            **_with_ends("samples_per_s", case.samples_per_s),
+            **with_ends("relative time", case.relative),
+            **with_ends("bytes_per_s", case.bytes_per_s),
+            **with_ends("samples_per_s", case.samples_per_s),
             "limit": case.limit,
             "limit_bytes_per_s": case.value("limit_bytes_per_s"),
             "% of limit": case.limit_share,
             "rounds": case.rounds,
-            "standing": _standing(case, case.leader),
+            "standing": standing(case, case.leader),
         }
         for case in context.cases
     ]
     shown = {case.key for case in context.shown}
     caption = f"{TIMES} Lines: 95 % intervals, together. Leader: the fastest is one of these (95 %)."
-    chart = charts.speeds([row for row in rows if row["key"] in shown])
-    return Figure(f"{number}-speed", "Relative time of each case", _folded(context, caption), rows, chart)
+    return Chart("speeds", f"{number}-speed", TITLE, _folded(context, caption), rows, shown)
 
 
-def of_context(context: Context, number: int) -> Iterator[Figure]:
+def of_context(context: Context, number: int) -> Iterator[Chart]:
     """Yield the figures of a context's stages, sizes and rounds, as far as its records allow."""
     if times := _stages(context):
         caption = (
@@ -149,36 +81,36 @@ def of_context(context: Context, number: int) -> Iterator[Figure]:
             "workers. Libraries that decode while reading (HDF5) count as read."
         )
         shown = {case.key for case in context.shown}
-        chart = charts.stages([row for row in times if row["key"] in shown])
-        yield Figure(f"{number}-stages", "Time by stage", _folded(context, caption), times, chart)
+        caption = _folded(context, caption)
+        yield Chart("stages", f"{number}-stages", "Time by stage", caption, times, shown)
     if len(sizes := _sizes(context)) > 1:
         caption = "Each format by its fastest case. The line joins the Pareto-optimal formats."
-        yield Figure(f"{number}-size", "Stored size and speed", caption, sizes, charts.sizes(sizes))
+        yield Chart("sizes", f"{number}-size", "Stored size and speed", caption, sizes)
     rounds = _rounds(context)
     if len({row["round"] for row in rounds}) > 1:
         caption = "Each round over its case's median. It shows drift and slow first rounds."
-        yield Figure(f"{number}-rounds", "Rounds in order", caption, rounds, charts.rounds(rounds))
+        yield Chart("rounds", f"{number}-rounds", "Rounds in order", caption, rounds)
 
 
-def spanning(summaries: Sequence[CaseSummary], curves: Sequence[Curve] = ()) -> Iterator[Figure]:
+def spanning(summaries: Sequence[CaseSummary], curves: Sequence[Curve] = ()) -> Iterator[Chart]:
     """Yield the speed over every number in which cases differ with all else equal.
 
     `curves` are those over ranks, whose sentences join the caption.
     """
     for axis in axes(summaries):
         if lines := series(summaries, axis):
-            what, keys = heading(axis.name), dict.fromkeys(row["key"] for row in lines)
-            shown = [row for row in lines if row["key"] in list(keys)[:MAX_LINES]]
+            title = f"Speed by {heading(axis.name)}"
+            keys = dict.fromkeys(row["key"] for row in lines)
             caption = "Cases measured at several values, with all else equal."
             if len(keys) > MAX_LINES:
                 caption += f" The chart shows the {MAX_LINES} fastest, the table all {len(keys)}."
             if axis.name == "world_size":
                 caption += "".join(f" {curve.sentence}" for curve in curves if len(curve.points) > 1)
             name = f"by-{_UNSAFE.sub('-', axis.name)}"
-            yield Figure(name, f"Speed by {what}", caption, lines, charts.against(shown, axis.name))
+            yield Chart("against", name, title, caption, lines, [*keys][:MAX_LINES], axis.name)
 
 
-def over_runs(trends: Sequence[Trend]) -> Iterator[Figure]:
+def over_runs(trends: Sequence[Trend]) -> Iterator[Chart]:
     """Yield the speed of cases from run to run, with the steps in it."""
     if not trends:
         return
@@ -190,7 +122,7 @@ def over_runs(trends: Sequence[Trend]) -> Iterator[Figure]:
             "case": trend.case,
             "when": point.time,
             "run": point.run,
-            **_with_ends("bytes_per_s", point.bytes_per_s),
+            **with_ends("bytes_per_s", point.bytes_per_s),
             "limit_bytes_per_s": point.limit_bytes_per_s,
             "background load": "yes" if point.busy else "no",
         }
@@ -198,8 +130,8 @@ def over_runs(trends: Sequence[Trend]) -> Iterator[Figure]:
         for point in trend.points
     ]
     drawn = {trend.key for trend in trends[:MAX_LINES]}
-    chart = charts.over_runs([row for row in rows if row["key"] in drawn])
-    yield Figure("over-runs", "Speed over runs", f"Medians with 95 % intervals. {text}.", rows, chart)
+    caption = f"Medians with 95 % intervals. {text}."
+    yield Chart("over_runs", "over-runs", "Speed over runs", caption, rows, drawn)
 
 
 @dataclass(frozen=True)
@@ -249,7 +181,7 @@ def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
             "key": key,
             "series": str(labels[key]),
             axis.name: value,
-            **_with_ends("bytes_per_s", case.bytes_per_s),
+            **with_ends("bytes_per_s", case.bytes_per_s),
         }
         for key in sorted(several, key=highest.__getitem__, reverse=True)
         for value, case in sorted(several[key].items())
@@ -284,7 +216,8 @@ def _number(value: Any) -> float | None:
     return value if _is_number(value) else None
 
 
-def _standing(case: CaseSummary, leads: bool) -> str:
+def standing(case: CaseSummary, leads: bool) -> str:
+    """Return what the color of a case says: a leader, DataLoader or another one."""
     return LEADER if leads else DATALOADER if case.facets["loader"] == "dataloader" else OTHER
 
 
@@ -296,7 +229,7 @@ def _stages(context: Context) -> list[Row]:
     """Return each stage of each profiled case as a share of its epochs, without opening."""
     rows = []
     for case in context.cases:
-        times = {stage: (case.stages or {}).get(stage, 0.0) for stage in STAGES if stage != "open"}
+        times = {stage: seconds for stage, seconds in (case.stages or {}).items() if stage != "open"}
         whole = sum(times.values())
         for place, (stage, seconds) in enumerate(times.items()):
             if seconds:
@@ -360,5 +293,22 @@ def _folded(context: Context, caption: str) -> str:
     return f"{caption} Of {len(context.cases)} cases the chart shows {which}, the table all."
 
 
-def _with_ends(name: str, estimate: Estimate) -> Row:
+def with_ends(name: str, estimate: Estimate) -> Row:
+    """Return an estimate and the ends of its interval as columns."""
     return {name: estimate.median, f"{name} low": estimate.low, f"{name} high": estimate.high}
+
+
+def heading(column: str) -> str:
+    """Return a column's heading: the metric's title where it holds a metric."""
+    base, end = base_of(column)
+    if base in BY_NAME:
+        return f"{BY_NAME[base].title}{end}"
+    if base in TITLES:
+        return TITLES[base]
+    return f"{heading_of(base)}{end}"
+
+
+def base_of(column: str) -> tuple[str, str]:
+    """Split a column's name into its base and the end of the interval, if it has one."""
+    end = next((end for end in ENDS if column.endswith(end)), "")
+    return column.removesuffix(end), end
