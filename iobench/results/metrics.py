@@ -93,8 +93,14 @@ def _read_bytes(record: Record) -> int | None:
     return None if record.cache.mode == "remote" else record.disk.read_bytes
 
 
-def _hits(requests: RequestsPart) -> float | None:
-    return requests.cached_bytes / requests.needed_bytes if requests.needed_bytes else None
+def _of_requests(figure: Callable[[RequestsPart, Record], float | None]) -> RoundFigure:
+    """Return a figure of the requests of a round; None for data on a disk."""
+    return lambda record: figure(record.requests, record) if record.requests else None
+
+
+def _of_content(name: str) -> RoundFigure:
+    """Return a figure of the content check; None without one."""
+    return lambda record: getattr(record.content_check, name) if record.content_check else None
 
 
 def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> float | None:
@@ -255,30 +261,15 @@ METRICS: tuple[Metric, ...] = (
     ).means(
         "randomness of the batches of block order or a loader's own: 0 (one block) to about 1 (full shuffle)"
     ),
-    Metric(
-        "fill",
-        "fill",
-        percent_text,
-        lambda r: r.content_check.fill if r.content_check else None,
-        _last,
-        main=True,
-    ).means(
+    Metric("fill", "fill", percent_text, _of_content("fill"), _last, main=True).means(
         "share of real elements in padded or packed batches; in jagged ones, were they padded to the longest"
     ),
-    Metric(
-        "length_p50",
-        "length p50",
-        three_digits,
-        lambda r: r.content_check.length_p50 if r.content_check else None,
-        _last,
-    ).means("median length of the samples that were verified, where they differ"),
-    Metric(
-        "length_p99",
-        "length p99",
-        three_digits,
-        lambda r: r.content_check.length_p99 if r.content_check else None,
-        _last,
-    ).means("length that 99 % of the samples that were verified do not exceed, where they differ"),
+    Metric("length_p50", "length p50", three_digits, _of_content("length_p50"), _last).means(
+        "median length of the samples that were verified, where they differ"
+    ),
+    Metric("length_p99", "length p99", three_digits, _of_content("length_p99"), _last).means(
+        "length that 99 % of the samples that were verified do not exceed, where they differ"
+    ),
     Metric("epoch_s", "epoch", seconds_text, lambda r: r.epoch_s).means(
         "seconds of one epoch; a round repeats short epochs until it has lasted 0.2 s"
     ),
@@ -316,14 +307,14 @@ METRICS: tuple[Metric, ...] = (
         "{:.2f}".format,
         lambda r: _ratio(_read_bytes(r), r.timing.logical_bytes),
     ).means("bytes read from disk, or fetched from an object store, per logical byte"),
-    Metric(
-        "requests", "requests", rate_text, lambda r: r.requests.count / r.epochs if r.requests else None
-    ).means("requests to the object store for an epoch, those included that were sent again"),
+    Metric("requests", "requests", rate_text, _of_requests(lambda q, r: q.count / r.epochs)).means(
+        "requests to the object store for an epoch, those included that were sent again"
+    ),
     Metric(
         "requests_per_gib",
         "requests/GiB",
         rate_text,
-        lambda r: r.requests.count / (r.timing.logical_bytes / GIB) if r.requests else None,
+        _of_requests(lambda q, r: q.count / (r.timing.logical_bytes / GIB)),
     ).means(
         "requests to the object store for each GiB that was delivered, those included that were sent again"
     ),
@@ -331,26 +322,23 @@ METRICS: tuple[Metric, ...] = (
         "requests_in_flight",
         "requests in flight",
         three_digits,
-        lambda r: _ratio(r.requests.total_s, r.timing.epochs_s) if r.requests else None,
+        _of_requests(lambda q, r: _ratio(q.total_s, r.timing.epochs_s)),
     ).means("mean number of requests to the object store at a time, from the times of those that succeeded"),
     Metric(
         "object_cache_hits",
         "cache hits",
         percent_text,
-        lambda r: _hits(r.requests) if r.requests else None,
+        _of_requests(lambda q, r: _ratio(q.cached_bytes, q.needed_bytes)),
         main=True,
     ).means("share of the bytes read of objects that the object cache held, so that they took no request"),
-    Metric(
-        "request_retries",
-        "retries",
-        three_digits,
-        lambda r: r.requests.retries / r.epochs if r.requests else None,
-    ).means("requests to the object store that failed in an epoch and were sent again"),
+    Metric("request_retries", "retries", three_digits, _of_requests(lambda q, r: q.retries / r.epochs)).means(
+        "requests to the object store that failed in an epoch and were sent again"
+    ),
     Metric(
         "request_throttles",
         "throttles",
         three_digits,
-        lambda r: _ratio(r.requests.throttles, r.epochs) if r.requests else None,
+        _of_requests(lambda q, r: _ratio(q.throttles, r.epochs)),
     ).means(
         "of the retries of an epoch, those that the object store refused for their rate (status 429 or 503)"
     ),
@@ -358,7 +346,7 @@ METRICS: tuple[Metric, ...] = (
         "refetched_bytes",
         "refetched",
         bytes_text,
-        lambda r: _ratio(r.requests.refetched_bytes, r.epochs) if r.requests else None,
+        _of_requests(lambda q, r: _ratio(q.refetched_bytes, r.epochs)),
     ).means(
         "bytes that an epoch fetched from an object store more than once, such as gaps between rows, pieces "
         "that several workers need, and requests that stalled and were sent a second time"
@@ -366,12 +354,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("epoch_cost", "cost/epoch", price_text, lambda r: r.epoch_cost, main=True).means(
         "price of an epoch's requests and of the bytes that they fetch, by the prices that --prices states"
     ),
-    Metric(
-        "request_p50_s", "request p50", seconds_text, lambda r: r.requests.p50_s if r.requests else None
-    ).means("median time from a request to the object store to the last byte of its answer"),
-    Metric(
-        "request_p99_s", "request p99", seconds_text, lambda r: r.requests.p99_s if r.requests else None
-    ).means("99th percentile of the times of requests to the object store"),
+    Metric("request_p50_s", "request p50", seconds_text, _of_requests(lambda q, r: q.p50_s)).means(
+        "median time from a request to the object store to the last byte of its answer"
+    ),
+    Metric("request_p99_s", "request p99", seconds_text, _of_requests(lambda q, r: q.p99_s)).means(
+        "99th percentile of the times of requests to the object store"
+    ),
     Metric("memory_bytes", "memory", bytes_text, lambda r: r.memory.peak_bytes, _maximum).means(
         "peak memory of the process, plus the USS of its workers, without the page cache"
     ),

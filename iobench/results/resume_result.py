@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from iobench.base.finding import Finding
 from iobench.base.units import counted, seconds_text
-from iobench.results.display import Block, Displayed
+from iobench.results.display import Block, Displayed, table
 
 LISTED = 3  # bad resumes in the answer
 
@@ -76,10 +76,8 @@ class ResumeCheck(Displayed):
     def blocks(self) -> Iterator[Block]:
         """Yield the answer and the table."""
         yield Block("answer", [self.sentence])
-        cells = list(map(_cells, self.resumes))
         titles = ("loader", "change", "lost", "repeated", "same order", "first batch", "")
-        columns = [(title, [row[place] for row in cells]) for place, title in enumerate(titles)]
-        yield Block("table", columns=columns if any(columns[-1][1]) else columns[:-1])
+        yield table(titles, map(_cells, self.resumes))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per resume."""

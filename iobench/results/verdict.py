@@ -357,14 +357,13 @@ def _effect(contexts: Sequence[Context]) -> Finding | None:
         return None
     if max(loader.times, format_.times) < MINOR:
         message = f"Neither loader ({loader.text} slower) nor format ({format_.text}) matters much"
-    elif loader.times >= MINOR * format_.times:
-        less = "hardly" if format_.times < MINOR else "less"
-        message = f"The loader decides ({loader.text} slower), the format {less} ({format_.text})"
-    elif format_.times >= MINOR * loader.times:
-        less = "hardly" if loader.times < MINOR else "less"
-        message = f"The format decides ({format_.text} slower), the loader {less} ({loader.text})"
-    else:
+    elif 1 / MINOR < loader.times / format_.times < MINOR:
         message = f"Loader ({loader.text} slower) and format ({format_.text}) both matter"
+    else:
+        both = [("loader", loader), ("format", format_)]
+        (first, strong), (second, weak) = sorted(both, key=lambda one: one[1].times, reverse=True)
+        less = "hardly" if weak.times < MINOR else "less"
+        message = f"The {first} decides ({strong.text} slower), the {second} {less} ({weak.text})"
     values: Values = {"loader_ratio": loader.times, "format_ratio": format_.times}
     worst = max(formats, key=lambda one: one.times)
     if worst.times >= MINOR * format_.times:

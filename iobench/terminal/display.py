@@ -6,7 +6,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -120,18 +120,20 @@ def _rendered(block: Block, width: int) -> Iterator[str | Table]:
 def _tables(block: Block, width: int) -> Iterator[Table]:
     """Yield the columns in as many tables as the width requires, each with the heads."""
     heads, rest = block.columns[: block.heads], block.columns[block.heads :]
+    left = width + 1 - sum(_width(*one, most=width) + 1 for one in heads)
     while rest:
         count = len(rest)
-        while count > 1 and sum(_width(*one) + 1 for one in (*heads, *rest[:count])) > width + 1:
+        while count > 1 and sum(_width(*one) + 1 for one in rest[:count]) > left:
             count -= 1
         yield rich_table([*heads, *rest[:count]], len(heads))
         rest = rest[count:]
 
 
-def _width(title: str, cells: Iterable[str | None]) -> int:
-    """Return the least width of a column: that of its longest cell, or of a text that wraps."""
+def _width(title: str, cells: Sequence[str | None], most: int = LONG) -> int:
+    """Return the least width of a column: that of its longest cell, of texts that wrap at `most`."""
     longest = max((cell_len(printable(cell)) for cell in cells if cell), default=0)
-    return max(min(longest, LONG), *map(len, title.split("\n")))
+    least = longest if is_numeric(cells) else min(longest, most)
+    return max(least, *map(len, title.split("\n")))
 
 
 def rich_table(columns: Columns, heads: int = 1) -> Table:
@@ -139,11 +141,11 @@ def rich_table(columns: Columns, heads: int = 1) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     table.show_header = any(title for title, _ in columns)
     for number, (title, cells) in enumerate(columns):
-        head = number < heads
+        figures = number >= heads and is_numeric(cells)
         table.add_column(
             Text("\n").join(map(plain_text, title.split("\n"))),
-            justify="left" if head or not is_numeric(cells) else "right",
-            no_wrap=head or all(len(cell or "") <= LONG for cell in cells),
+            justify="right" if figures else "left",
+            no_wrap=number < heads or figures or all(len(cell or "") <= LONG for cell in cells),
         )
     for row in zip(*(cells for _, cells in columns), strict=True):
         table.add_row(*(plain_text(cell or "") for cell in row))

@@ -43,17 +43,17 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
         display.as_json(past_runs)
         return
     readable = _readable(data_dir, past_runs)
-    titles = ("name", "when (UTC)", "dataset", "cases", "rounds", "device", "cache", "verdict")
+    titles = ("name", "verdict", "dataset", "cases", "rounds", "device", "cache", "when (UTC)")
     rows = [
         (
             run.name,
-            run.time[:16].replace("T", " "),
+            run.brief,
             shortened(run.dataset),
             str(run.cases),
             str(run.rounds),
             run.device,
             run.cache,
-            run.brief,
+            run.time[:16].replace("T", " "),
         )
         for run in readable
     ]
