@@ -318,29 +318,29 @@ def _representative(contexts: Sequence[Context]) -> list[tuple[Context, CaseSumm
 def _gain(best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
     """Return the speed of the answer over DataLoader one sample at a time, and over the best plain loop.
 
-    Nothing is gained over a leader, whatever the medians.
+    What leads in every context is level with it, whatever the medians.
     """
-    over_samples, over_plain = list[float](), list[float]()
+    over: dict[str, list[tuple[float, bool]]] = {ONE_BY_ONE: [], PLAIN_LOOP: []}
     for context, case in best:
-        same = [one for one in context.cases if one.label.format == case.label.format and one.candidate]
+        candidates = [one for one in context.cases if one.candidate]
         one_by_one = [
             one
-            for one in same
-            if one.facets["loader"] == ONE_BY_ONE
+            for one in candidates
+            if one.label.format == case.label.format
+            and one.facets["loader"] == ONE_BY_ONE
             and (one.facets.get("options") or {}).get("fetch") == "sample"
         ]
-        plain = [one for one in context.cases if one.facets["loader"] == PLAIN_LOOP and one.candidate]
-        for others, ratios in ((one_by_one, over_samples), (plain, over_plain)):
-            if others and not others[0].leader and case.facets["loader"] != others[0].facets["loader"]:
-                ratios.append(others[0].relative.median / case.relative.median)
+        plain = [one for one in candidates if one.facets["loader"] == PLAIN_LOOP]
+        for name, others in ((ONE_BY_ONE, one_by_one), (PLAIN_LOOP, plain)):
+            if others and case.facets["loader"] != name:
+                ratio = others[0].relative.median / case.relative.median
+                over[name].append((ratio, others[0].leader))
     texts, values = list[str](), dict[str, float | int | str]()
-    for name, ratios, what in (
-        ("dataloader", over_samples, "DataLoader one sample at a time"),
-        ("native", over_plain, "the best plain loop"),
-    ):
-        if ratios:
+    for name, what in ((ONE_BY_ONE, "DataLoader one sample at a time"), (PLAIN_LOOP, "the best plain loop")):
+        if over[name]:
+            ratios, leads = zip(*over[name], strict=True)
             values |= {f"{name}_low": min(ratios), f"{name}_high": max(ratios)}
-            texts.append(f"{range_text(ratios)} × {what}")
+            texts.append(f"level with {what}" if all(leads) else f"{range_text(ratios)} × {what}")
     name = best[0][1].label.short
     return Finding("gain", f"{name}: {', '.join(texts)}", values=values | {"case": name}) if texts else None
 
