@@ -375,22 +375,12 @@ class TestHostile:
         os.mkfifo(path)
         self.refused(external / "a" if inner else path, "not-a-file", path=path)
 
-    def test_a_folder_without_permission(self, external):
-        write_npy(external / "a")
-        (external / "a").chmod(0)
-        for folder in (external.parent, *external.parent.parents):
-            if folder.stat().st_uid == os.getuid() and str(folder).startswith("/tmp/"):
-                folder.chmod(0o755)
-        root = os.geteuid() == 0
-        try:
-            if root:
-                os.seteuid(65534)
+    def test_a_folder_without_permission(self, external, unprivileged):
+        write_npy(external / "a").chmod(0)
+        with unprivileged():
             error = self.refused(external / "a", "source", path=external / "a")
-            assert error.problem == os.strerror(errno.EACCES)
-        finally:
-            if root:
-                os.seteuid(0)
-            (external / "a").chmod(0o755)
+        assert error.problem == os.strerror(errno.EACCES)
+        (external / "a").chmod(0o755)
 
     @pytest.mark.parametrize("name", [b"a\xff", b"a\x1b[31m", "a‮b".encode()])
     def test_names_that_cannot_be_stored(self, external, inside, name):

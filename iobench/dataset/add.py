@@ -434,7 +434,7 @@ def _registered(
         before = {path.stem for path in index.parent.glob("*")}
         try:
             if arrays:
-                index_of(index, artifact)(PLACES, lambda: [arrays])
+                index_of(index)(PLACES, lambda: [arrays])
             if hashes.is_file():
                 index.parent.mkdir(exist_ok=True)
                 shutil.copyfile(hashes, f"{index}{hashes.suffix}")

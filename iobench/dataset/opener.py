@@ -18,7 +18,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.base.text import listed
 from iobench.dataset.index_cache import IndexCache, stamp_of
-from iobench.dataset.manifest_file import Artifact, StoredPlacement
+from iobench.dataset.manifest_file import Artifact, RemoteData, StoredPlacement
 from iobench.formats import Addressable, Array, Checkable, Chunked, Format, Placement, Reader, Schema, Strided
 from iobench.formats.reader import FirstRows
 from iobench.host.maps import guarded
@@ -94,9 +94,9 @@ def _integers(array: Array) -> Array:
     return array
 
 
-def index_of(path: Path, artifact: Artifact) -> IndexCache:
+def index_of(path: Path) -> IndexCache:
     """Return the cache with the arrays of an artifact's placements; a folder's name is used only once."""
-    return IndexCache(path, lambda: f"placement of {artifact.folder}")
+    return IndexCache(path, lambda: f"placement of {path.name}")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class RemoteOpener:
     """Picklable opener of an artifact in an object store."""
 
     files: RemoteFiles  # its objects
-    artifact: Artifact  # its entry in the manifest
+    data: RemoteData  # their entry in the manifest
     index: Path  # path of its cached indexes without their names
 
     @classmethod
@@ -115,13 +115,12 @@ class RemoteOpener:
         etags = artifact.remote.etags
         objects = {name: StoredObject(stamp.bytes, etags[name]) for name, stamp in artifact.files.items()}
         address = url if artifact.external else f"{url}/{artifact.folder}"
-        return cls(RemoteFiles(address, objects, until=until), artifact, index)
+        return cls(RemoteFiles(address, objects, until=until), artifact.remote, index)
 
     @property
     def placed(self) -> bool:
         """True if rows are at known places; else the format's library reads them by a client of its own."""
-        assert self.artifact.remote is not None
-        return self.artifact.remote.placed
+        return self.data.placed
 
     def changed(self, **fields: Any) -> RemoteOpener:
         """Return it with other values of these fields of `files`."""
@@ -129,15 +128,14 @@ class RemoteOpener:
 
     def placements(self) -> dict[str, Placement]:
         """Return where the fields' rows are; CorruptArtifact if the cached index is gone."""
-        assert self.artifact.remote is not None
-        fields = self.artifact.remote.placement
+        fields = self.data.placement
         needed = any(one.arrays for one in fields.values())
-        arrays = index_of(self.index, self.artifact).cached(PLACES) if needed else {}
+        arrays = index_of(self.index).cached(PLACES) if needed else {}
         try:
             return restored(fields, arrays or {})
         except KeyError:
             problem = "the cached places of its rows are missing or damaged"
-            hint = f"{'add' if self.artifact.external else 'open'} the dataset again by its address"
+            hint = f"{'add' if self.data.added else 'open'} the dataset again by its address"
             raise CorruptArtifact(problem, "missing-index", self.index.parent, hint=hint) from None
 
     def open(self, schema: Schema) -> RangeReader:

@@ -203,7 +203,7 @@ def _described(manifest: Manifest, variant: str, url: str) -> RemoteData:
         if not by_library:
             fields, arrays = stored_places(placements, opener.path)
             if arrays:
-                index_of(index, artifact)(PLACES, lambda: [arrays])
+                index_of(index)(PLACES, lambda: [arrays])
     names = [name for name in (PLACES, verify.NAME) if index.with_name(f"{index.name}.{name}").is_file()]
     return RemoteData(dict.fromkeys(artifact.files, ""), fields, tuple(names))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -83,13 +84,12 @@ class ArrayFormat(Format):
         """Check each array's shape and dtype, and return a reader."""
         if not schema.ragged:
             return self.open_arrays(path, schema, random)
-        arrays, opened = {array.name: array for array in stored_arrays(schema)}, list[Reader]()
+        arrays = {array.name: array for array in stored_arrays(schema)}
+        with ExitStack() as stack:
 
-        def reader(part: Schema) -> Reader:
-            opened.append(self.open_arrays(path, part, random))
-            return opened[-1]
+            def reader(part: Schema) -> Reader:
+                return stack.enter_context(self.open_arrays(path, part, random))
 
-        try:
             fixed = schema.fixed
             samples, columns = reader(fixed) if fixed.fields else None, {}
             for name, own in offsets_names(schema).items():
@@ -97,11 +97,8 @@ class ArrayFormat(Format):
                     mapped = stored.array(own)
                     offsets = stored.batch(slice(None))[own] if mapped is None else mapped
                 columns[name] = StoredColumn(reader(arrays[name].schema), offsets, path)
-            return RaggedReader(schema, samples, columns)
-        except BaseException:
-            for one in opened:
-                one.close()
-            raise
+            stack.pop_all()
+        return RaggedReader(schema, samples, columns)
 
 
 def stored_arrays(schema: Schema) -> list[StoredArray]:
@@ -150,9 +147,8 @@ class RaggedColumn(ABC):
         """Return the location of the samples, if their elements are adjacent in one file; None by default."""
         return None
 
-    @abstractmethod
-    def time_decoding(self, timed: TimingWrapper) -> None:
-        """Time the decoding, as `Reader.time_decoding`."""
+    def time_decoding(self, timed: TimingWrapper) -> None:  # noqa: B027 - most decode nothing
+        """Time the decoding, as `Reader.time_decoding`; none by default."""
 
     @abstractmethod
     def close(self) -> None:

@@ -35,7 +35,6 @@ from iobench.formats.reader import (
     MappedReader,
     Reader,
     Rows,
-    TimingWrapper,
     identity,
     index_of,
     unclosed,
@@ -262,9 +261,6 @@ class StackColumn(RaggedColumn):
     def spans(self) -> Spans | None:
         """Return the location of the samples."""
         return self._place if isinstance(self._place, Spans) else None
-
-    def time_decoding(self, timed: TimingWrapper) -> None:
-        """Do nothing: elements lie in the files as in memory."""
 
     def close(self) -> None:
         """Refuse later reads."""

@@ -19,7 +19,6 @@ from iobench.base.text import enumerated
 from iobench.base.units import counted, shape_text
 from iobench.dataset.sources.source import (
     BATCH_BYTES,
-    FileState,
     Source,
     check_unchanged,
     default_name,
@@ -41,7 +40,7 @@ SKIP = "move it out of the folder, or give --on-error skip, which leaves out suc
 MOVED = "move them out of the folder to read the others where they lie"
 AT_ONCE = 1024  # files that are passed to the threads at a time
 
-ImageFile: TypeAlias = tuple[Path, int, FileState]  # with the number of its label
+ImageFile: TypeAlias = tuple[Path, int, os.stat_result]  # with the number of its label
 
 
 class ImageFolder(Source):
@@ -65,7 +64,7 @@ class ImageFolder(Source):
         folder = ClassFolder.of(self.path, IMAGES, links=True)
         self.labels = list(folder.classes)
         self._files = [
-            (file, label, FileState.of(file.stat()))
+            (file, label, file.stat())
             for file, label in zip(folder.files, folder.labels.tolist(), strict=True)
         ]
         self.notes = (*folder.notes(), *not_read(self.path, folder.files, "a folder of images"))
@@ -123,8 +122,8 @@ class ImageFolder(Source):
         The sizes are the longer and the shorter ratio; 1 for an image that cannot be opened: decoding
         reports the error.
         """
-        with suppress(Exception), open_regular(path) as file:
-            width, height, colored = image_size(file)
+        with suppress(SourceError, OSError):
+            height, width, colored = _header(path)
             ratios = width / self._layout.width, height / self._layout.height
             return max(ratios), min(ratios), colored
         return 1.0, 1.0, False
@@ -145,8 +144,8 @@ class ImageFolder(Source):
             "path": str(self.path),
             "labels": self.labels,
             "files": len(self._files),
-            "bytes": sum(state.bytes for state in states),
-            "mtime_ns": max(state.mtime_ns for state in states),
+            "bytes": sum(state.st_size for state in states),
+            "mtime_ns": max(state.st_mtime_ns for state in states),
         }
 
     def in_place(self) -> tuple[Path, str] | None:
@@ -186,7 +185,7 @@ class ImageFolder(Source):
             try:
                 with image_errors(path), open_regular(path) as file:
                     check_unchanged(path, file, state)
-                    return decoder.decode(path, file, state.bytes)
+                    return decoder.decode(path, file, state.st_size)
             except SourceError as error:
                 raise error.changed(hint=error.hint or SKIP) from error
 
@@ -201,7 +200,7 @@ class UnscaledImages(ImageFolder):
 
     def _inspect(self) -> None:
         with _image_threads() as pool:
-            headers = list(pool.map(_header, self._files))
+            headers = list(pool.map(_header, (path for path, _, _ in self._files)))
         field, label = self._fields
         pixels = [height * width for height, width, _ in headers]
         for (path, _, _), count in zip(self._files, pixels, strict=True):
@@ -216,9 +215,8 @@ class UnscaledImages(ImageFolder):
         return with_own_extents(self._fields[0], images)
 
 
-def _header(one: ImageFile) -> tuple[int, int, bool]:
+def _header(path: Path) -> tuple[int, int, bool]:
     """Return height and width of an image, and whether it has colors; SourceError if it has no header."""
-    path, _, _ = one
     with image_errors(path), open_regular(path) as file:
         width, height, colored = image_size(file)
         return height, width, colored

@@ -10,7 +10,6 @@ import stat
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,21 +33,6 @@ _KINDS = {
 
 LABELLED = "put images or sound files into one subfolder per label"
 CLOSE_WRITERS = "try again when no program writes to it"  # for data that change while they are read
-
-
-@dataclass(frozen=True)
-class FileState:
-    """Identity of one state of a file."""
-
-    device: int
-    inode: int
-    bytes: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> FileState:
-        """Take the state from a result of stat(2)."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def named(path: Path) -> Path:
@@ -80,9 +64,11 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
-def check_unchanged(path: Path, file: BinaryIO, state: FileState) -> None:
-    """Raise SourceError if an open file is not in this state."""
-    if FileState.of(os.fstat(file.fileno())) != state:
+def check_unchanged(path: Path, file: BinaryIO, before: os.stat_result) -> None:
+    """Raise SourceError if an open file is another one, or of another size or time of change."""
+    now = os.fstat(file.fileno())
+    same_content = (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    if not (same_content and os.path.samestat(now, before)):
         raise SourceError("changed while it was read", "changed", path, hint=CLOSE_WRITERS)
 
 

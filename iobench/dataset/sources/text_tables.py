@@ -77,8 +77,16 @@ INDEX = "Unnamed: 0"  # what pandas calls a first column without a name, the ind
 COUNTED = 4  # columns that are named 0, 1, 2 … by pandas and not the first sample of a table
 
 
-class CsvAdapter(formats.Detectable):
-    """Adapter for tables."""
+class TextTable(formats.Detectable):
+    """A table, or the tables in a folder."""
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the files of a folder."""
+        return tables_in(path)[1]
+
+
+class CsvAdapter(TextTable):
+    """Adapter for .csv and .tsv."""
 
     name = variant = "csv"
 
@@ -114,10 +122,6 @@ class CsvAdapter(formats.Detectable):
             del types[INDEX]
         shapes = {name: ((samples,), np.dtype(kind.to_pandas_dtype())) for name, kind in types.items()}
         return formats.arrays_schema(path, shapes, every[0].names)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """Return the files of a folder."""
-        return tables_in(path)[1]
 
     def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
         """Yield all rows."""
@@ -249,8 +253,8 @@ def _reads_as_number(text: str) -> bool:
 NARROW = ("uint16", "uint32")
 
 
-class JsonlAdapter(formats.Detectable):
-    """Adapter for tables."""
+class JsonlAdapter(TextTable):
+    """Adapter for .jsonl."""
 
     name = variant = "jsonl"
 
@@ -285,10 +289,6 @@ class JsonlAdapter(formats.Detectable):
         columns = pyarrow.schema([(names[field.name], _type(field)) for field in schema.fields])
         for piece in _pieces(path, columns):
             yield {field.name: _array(field, piece.column(names[field.name])) for field in schema.fields}
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """Return the files of a folder."""
-        return tables_in(path)[1]
 
 
 @dataclass

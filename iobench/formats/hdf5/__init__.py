@@ -300,12 +300,12 @@ class Hdf5Reader(Reader):
 
     def placement(self) -> dict[str, Placement]:
         """Return the location of each field that is contiguous, or in unfiltered chunks of whole samples."""
-        places = {name: placed(dataset, _file_of(dataset)) for name, dataset in self._native_ones()}
+        places = {name: placed(dataset) for name, dataset in self._native_ones()}
         return {name: place for name, place in places.items() if place is not None}
 
     def blocks(self) -> list[Blocks]:
         """Return the chunks of each field that is compressed by deflate, shuffled or not."""
-        tables = [encoded(dataset, name, _file_of(dataset)) for name, dataset in self._native_ones()]
+        tables = [encoded(dataset, name) for name, dataset in self._native_ones()]
         return [blocks for blocks in tables if blocks is not None]
 
     def _native_ones(self) -> list[tuple[str, h5py.Dataset]]:
@@ -364,11 +364,6 @@ class Hdf5Reader(Reader):
                 gather(datasets[name], target)
 
 
-def _file_of(dataset: h5py.Dataset | Member) -> Path:
-    whole: h5py.Dataset = dataset.whole if isinstance(dataset, Member) else dataset
-    return Path(whole.file.filename)
-
-
 def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:
     """Read consecutive rows from `start` into `target`.
 
@@ -397,15 +392,15 @@ class Hdf5Chunks:
         return np.arange(len(self.offset), dtype=np.int64) * self.rows
 
 
-def placed(dataset: h5py.Dataset | Member, path: Path) -> Placement | None:
+def placed(dataset: h5py.Dataset | Member) -> Placement | None:
     """Return the location of samples that are stored as in memory; None if they are not."""
     if isinstance(dataset, Member):
-        return _member_placed(dataset, path)
+        return _member_placed(dataset)
     if is_virtual(dataset):
-        return _virtual_placed(dataset, path)
+        return _virtual_placed(dataset)
     if not _stored_alike(dataset):
         return None
-    width = sample_bytes(dataset)
+    path, width = Path(dataset.file.filename), sample_bytes(dataset)
     offset = dataset.id.get_offset()
     if offset is not None:
         return Strided((path,), int(offset), width)
@@ -417,9 +412,9 @@ def placed(dataset: h5py.Dataset | Member, path: Path) -> Placement | None:
     return Chunked((path,), chunks.first, np.zeros_like(chunks.offset), chunks.offset, width)
 
 
-def _member_placed(member: Member, path: Path) -> Placement | None:
+def _member_placed(member: Member) -> Placement | None:
     """Return the location of samples, a stride of the whole type apart; None if not in one piece each."""
-    kind, place = member.whole.id.get_type(), placed(member.whole, path)
+    kind, place = member.whole.id.get_type(), placed(member.whole)
     stored = kind.get_member_type(kind.get_member_index(member.name.encode())).get_size()
     if len(member.whole.shape) > 1 or stored != member.whole.dtype[member.name].itemsize:
         return None
@@ -427,9 +422,9 @@ def _member_placed(member: Member, path: Path) -> Placement | None:
     return replace(place, offset=place.offset + begin) if isinstance(place, Strided | Chunked) else None
 
 
-def _virtual_placed(dataset: h5py.Dataset, path: Path) -> Placement | None:
+def _virtual_placed(dataset: h5py.Dataset) -> Placement | None:
     """Return the location of the rows of a virtual dataset; None unless it is rows of sources, end to end."""
-    places, lengths = list[Placement](), list[int]()
+    path, places, lengths = Path(dataset.file.filename), list[Placement](), list[int]()
     for source in sorted(sources_of(dataset, path), key=lambda one: one.target[0]):
         rows = _rows(source.target, dataset.shape)
         with source.opened(path, dataset) as stored:
@@ -438,7 +433,7 @@ def _virtual_placed(dataset: h5py.Dataset, path: Path) -> Placement | None:
             own = _rows(source.own, stored.shape) if source.own else range(len(stored))
             if rows is None or own is None or rows.start != sum(lengths) or len(own) != len(rows):
                 return None
-            place = None if is_virtual(stored) else placed(stored, source.file)
+            place = None if is_virtual(stored) else placed(stored)
         if isinstance(place, Strided):
             place = replace(place, offset=place.offset + own.start * place.stride)
         elif own.start or not isinstance(place, Chunked):
@@ -455,7 +450,7 @@ def _rows(selection: Selection, shape: tuple[int, ...]) -> range | None:
     return rows if len(rows) * math.prod(shape[1:]) == math.prod(count) * math.prod(block) else None
 
 
-def encoded(dataset: h5py.Dataset | Member, name: str, path: Path) -> Blocks | None:
+def encoded(dataset: h5py.Dataset | Member, name: str) -> Blocks | None:
     """Return the chunks of a dataset as blocks; None unless its filters are deflate and shuffle.
 
     No library offers HDF5's other filters, lzf among them, on their own.
@@ -471,7 +466,7 @@ def encoded(dataset: h5py.Dataset | Member, name: str, path: Path) -> Blocks | N
     chunks = chunks_of(dataset)
     if chunks is None:
         return None
-    width, item = sample_bytes(dataset), int(dataset.dtype.itemsize)
+    path, width, item = Path(dataset.file.filename), sample_bytes(dataset), int(dataset.dtype.itemsize)
     decode = ChunkDecoder(path, name, chunks.rows * width, item, filters, chunks.mask)
     file = np.zeros_like(chunks.offset)
     return Blocks((name,), (path,), chunks.first, file, chunks.offset, chunks.stored, decode)

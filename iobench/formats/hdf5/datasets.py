@@ -165,8 +165,8 @@ def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS
             files.add(source.file)
             if is_virtual(stored):
                 files |= files_of_virtual(stored, source.file, levels - 1)
-            elif refusal := not_stored(stored):
-                raise refusal
+            else:
+                check_stored(stored)
         covered.select_hyperslab(*source.target, op=h5py.h5s.SELECT_OR)
     if (rest := math.prod(dataset.shape) - covered.get_select_npoints()) > 0:
         problem, found = "part of it has no source", f"{rest:,} elements that read as the fill value"
@@ -309,8 +309,8 @@ def _dataset(group: h5py.Group, name: str, whole: Described) -> dict[str, Descri
     try:
         if is_virtual(dataset):
             whole = replace(whole, sources=frozenset(files_of_virtual(dataset, whole.file)))
-        elif refusal := not_stored(dataset):
-            raise refusal
+        else:
+            check_stored(dataset)
     except CorruptArtifact as error:
         return {name: replace(whole, refused=error)}
     whole = replace(
@@ -355,7 +355,7 @@ class Member:
     """A member of a compound dataset, which is read and located as a dataset of its own."""
 
     def __init__(self, whole: h5py.Dataset, name: str) -> None:
-        self.whole, self.name, self.chunks = whole, name, whole.chunks
+        self.whole, self.name, self.file, self.chunks = whole, name, whole.file, whole.chunks
         self.dtype, inner = whole.dtype[name].subdtype or (whole.dtype[name], ())
         self.shape = (*whole.shape, *inner)
 
@@ -382,37 +382,32 @@ def attribute_notes(attributes: Mapping[str, Mapping[str, Any]]) -> list[Finding
     return notes
 
 
-def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
-    """Return a refusal if data are in a raw file, incomplete, in chunks too large, or need a plug-in."""
+def check_stored(dataset: h5py.Dataset) -> None:
+    """Raise the refusal of data in a raw file, incomplete, in chunks too large, or that need a plug-in."""
     properties = dataset.id.get_create_plist()
     if target := data_elsewhere(dataset):
         problem = "its data are in another file"
-        return CorruptArtifact(problem, "external-data", found=target, hint=COPY)
+        raise CorruptArtifact(problem, "external-data", found=target, hint=COPY)
     if dataset.shape is None or 0 in dataset.shape:
-        return None
+        return
     for number in range(properties.get_nfilters()):
         code, _, _, name = properties.get_filter(number)
         if not h5py.h5z.filter_avail(code):
             codec = shortened(name.decode(errors="replace")) or "a filter"
             problem = f"compressed with {codec} ({code}), which is not installed"
-            return CorruptArtifact(
-                problem, "unknown-codec", hint="install the filter's plug-in in HDF5_PLUGIN_PATH"
-            )
-    logical = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if properties.get_layout() != h5py.h5d.CHUNKED:
-        stored = dataset.id.get_storage_size()
-        return None if stored >= logical else _incomplete(logical, stored, "bytes")
-    chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
-    if chunk_bytes > MAX_CHUNK_BYTES:
-        problem = "its chunks are too large, because each must fit in memory"
-        expected, found = f"at most {MAX_CHUNK_BYTES >> 20} MiB", f"{chunk_bytes >> 20:,} MiB"
-        hint = "rewrite it with h5repack and smaller chunks"
-        return CorruptArtifact(problem, "chunks-too-large", expected=expected, found=found, hint=hint)
-    chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
-    stored = dataset.id.get_num_chunks()
-    return _incomplete(chunks, stored, "chunks") if stored < chunks else None
-
-
-def _incomplete(declared: int, stored: int, unit: str) -> CorruptArtifact:
-    problem = "part of it was never written"
-    return CorruptArtifact(problem, "not-stored", expected=f"{declared:,} {unit}", found=f"{stored:,} stored")
+            hint = "install the filter's plug-in in HDF5_PLUGIN_PATH"
+            raise CorruptArtifact(problem, "unknown-codec", hint=hint)
+    unit, declared = "bytes", math.prod(dataset.shape) * dataset.dtype.itemsize
+    stored = dataset.id.get_storage_size()
+    if dataset.chunks:
+        chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        if chunk_bytes > MAX_CHUNK_BYTES:
+            problem = "its chunks are too large, because each must fit in memory"
+            expected, found = f"at most {MAX_CHUNK_BYTES >> 20} MiB", f"{chunk_bytes >> 20:,} MiB"
+            hint = "rewrite it with h5repack and smaller chunks"
+            raise CorruptArtifact(problem, "chunks-too-large", expected=expected, found=found, hint=hint)
+        unit, stored = "chunks", dataset.id.get_num_chunks()
+        declared = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    if stored < declared:
+        problem, expected = "part of it was never written", f"{declared:,} {unit}"
+        raise CorruptArtifact(problem, "not-stored", expected=expected, found=f"{stored:,} stored")
