@@ -342,11 +342,6 @@ class ExternalArtifact(ArtifactLocation):
         """Return whether every file has its recorded name, size, time of change and inode."""
         return self._now().stamp == self._added.stamp
 
-    def restamped(self) -> Artifact:
-        """Return the artifact with the current stamp of its files."""
-        added = msgspec.structs.replace(self._added, stamp=self._now().stamp)
-        return msgspec.structs.replace(self._artifact, added=added)
-
     def _now(self) -> FileTree:
         try:
             return FileTree.of(self.path, self._added.others)

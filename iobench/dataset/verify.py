@@ -95,17 +95,17 @@ def stored_hashes(
 
 def compare(expected: tuple[int, int], folder: Path, content: Checksum, hint: str = REPREPARE) -> None:
     """Raise WrongContent if content or order of the data in a folder differ from the expected checksums."""
-    if content.sums == expected:
-        return
-    same = content.content == expected[0]
-    raise WrongContent(
-        "samples in another order" if same else "other content",
-        "other-order" if same else "other-content",
-        folder,
-        expected=f"checksum {expected[same]:016x}",
-        found=f"{content.ordered if same else content.content:016x}",
-        hint=hint,
-    )
+    if content.sums != expected:
+        same = content.content == expected[0]
+        sums = f"checksum {expected[same]:016x}", f"{content.sums[same]:016x}"
+        raise _wrong(same, folder, *sums, hint)
+
+
+def _wrong(same: bool, path: Path, expected: str, found: str, hint: str) -> WrongContent:
+    """Return the error for other samples than expected, or for the same in another order."""
+    problem = "samples in another order" if same else "other content"
+    kind = "other-order" if same else "other-content"
+    return WrongContent(problem, kind, path, expected=expected, found=found, hint=hint)
 
 
 NAME = "hashes"  # of the index
@@ -323,16 +323,11 @@ def verify_artifact(
         content = _reread(manifest, variant, sample_bytes, report, limit_s if seconds is None else seconds)
     if content.wrong:
         moved = content.check.content == manifest.checksums_of(variant)[0]
-        raise WrongContent(
-            "samples in another order" if moved else "other content",
-            "other-order" if moved else "other-content",
-            location.path,
-            expected=f"row {content.first:,} as it was hashed",
-            found=f"{content.wrong:,} of {content.check.samples:,} samples differ, this one first",
-            hint=location.hint,
-        )
+        expected = f"row {content.first:,} as it was hashed"
+        found = f"{content.wrong:,} of {content.check.samples:,} samples differ, this one first"
+        raise _wrong(moved, location.path, expected, found, location.hint)
     if sample_bytes is None and not content.ended:
-        compare(manifest.checksums_of(variant), opener.path, content.check, location.hint)
+        _certify(content.check, manifest, variant)
 
 
 @dataclass
@@ -476,7 +471,6 @@ def hash_rest(manifest: Manifest, progress: Progress) -> None:
 def _hash_all(manifest: Manifest, variant: str, writer: HashWriter, progress: Progress) -> tuple[int, int]:
     """Hash an artifact's rows in stored order and return their sums."""
     known, whole = Checksum(manifest.schema), Checksum(manifest.schema)
-    location = manifest.location_of(variant)
     every = HashedRows.all_of(manifest.schema.samples)
     report = partial(progress, f"hashing {variant}")
     for rows, hashes in stored_hashes(manifest.opener(variant), every, report):
@@ -484,8 +478,8 @@ def _hash_all(manifest: Manifest, variant: str, writer: HashWriter, progress: Pr
         some = manifest.hashed.known(rows)
         known.add_hashes(hashes[some], rows[some])
         writer.append(hashes)
-    location.check()
-    compare(manifest.checksums_of(variant), location.path, known, location.hint)
+    manifest.location_of(variant).check()
+    _certify(known, manifest, variant)
     return whole.sums
 
 

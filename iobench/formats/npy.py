@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from iobench.formats.placement import Placement, Strided
 from iobench.formats.reader import MappedReader
 from iobench.formats.schema import Array, Batch, Field, Schema, raw_bytes
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
+
 MAX_HEADER_BYTES = 10_000  # NumPy's own limit, which it checks only after reading everything
 LONGEST = MAX_HEADER_BYTES + 12  # with magic, version and length
 FORTRAN_HINT = "save np.ascontiguousarray(a, a.dtype.newbyteorder('='))"
@@ -42,13 +45,6 @@ DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError, KeyError),
     *(RecursionError, MemoryError),
 )
-
-
-class ByteStream(Protocol):
-    """Stream that a header is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Read at most `size` bytes; none at the end."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ def header_of(field: Field, samples: int | None = None) -> bytes:
     return stream.getvalue()
 
 
-def read_header(stream: ByteStream) -> NpyHeader:
+def read_header(stream: SupportsRead[bytes]) -> NpyHeader:
     """Read the header at the beginning of a stream, and nothing after it; ValueError if it is damaged."""
     magic = _exactly(stream, np.lib.format.MAGIC_LEN)
     with warnings.catch_warnings():
@@ -137,7 +133,7 @@ def wrong_size(path: Path, header: NpyHeader, size: int, what: str = "") -> Corr
     )
 
 
-def _exactly(stream: ByteStream, count: int) -> bytes:
+def _exactly(stream: SupportsRead[bytes], count: int) -> bytes:
     data = b""
     while len(data) < count:
         piece = stream.read(count - len(data))

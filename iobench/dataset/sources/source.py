@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import stat
-import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -113,6 +113,7 @@ def check_regular(path: str | os.PathLike[str], status: os.stat_result, hint: st
 
 
 BATCH_BYTES = 8 << 20
+AHEAD = 3  # batches that are produced while one is used
 MAX_NAME = 100  # characters of a generated name
 
 
@@ -218,30 +219,12 @@ def _native(array: Array) -> Array:
 
 
 def prefetched(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
-    """Yield batches that a thread produces up to two ahead; raises the thread's errors."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(2)
-    stop = threading.Event()
-
-    def produce() -> None:
-        last: BaseException | None = None
-        try:
-            for batch in batches:
-                if stop.is_set():
-                    return
-                ready.put(batch)
-        except BaseException as error:  # noqa: BLE001 - raised in the consumer
-            last = error
-        ready.put(last)
-
-    thread = threading.Thread(target=produce, name="iobench-source", daemon=True)
-    thread.start()
+    """Yield batches that a thread produces up to AHEAD ahead; raises the thread's errors."""
+    pool = ThreadPoolExecutor(1, "iobench-source")
     try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        ahead = deque(pool.submit(next, batches, None) for _ in range(AHEAD))
+        while (batch := ahead.popleft().result()) is not None:
+            ahead.append(pool.submit(next, batches, None))
+            yield batch
     finally:
-        stop.set()
-        while thread.is_alive():
-            with contextlib.suppress(queue.Empty):
-                ready.get(timeout=0.05)
+        pool.shutdown(cancel_futures=True)

@@ -31,8 +31,8 @@ from iobench.formats.array_schema import (
 )
 from iobench.formats.folders import parts_not_read
 from iobench.formats.format import Detectable
-from iobench.formats.hdf5.datasets import DAMAGE as DATASET_DAMAGE
 from iobench.formats.hdf5.datasets import (
+    DAMAGE,
     Described,
     Member,
     Selection,
@@ -56,9 +56,6 @@ ALIGNED = {"alignment_threshold": 64 << 10, "alignment_interval": 4096}
 
 FILE_NAME = "data.h5"
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-
-# What h5py raises for damaged metadata, a missing dataset, or a group in its place.
-DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,7 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
             problem = "one of the two files of HDF5's split driver"
             hint = f"copy what h5py.File({name!r}, driver='split') holds into one file"
             raise CorruptArtifact(problem, "split-files", file, found=f"{twin.name} beside it", hint=hint)
-    with expecting(file, "an HDF5 file", DATASET_DAMAGE, "unreadable"), open_file(file) as opened:
+    with expecting(file, "an HDF5 file", DAMAGE, "unreadable"), open_file(file) as opened:
         below = "" if path.is_dir() else os.path.relpath(path, file).removeprefix(".")
         if not below or (group := own_object(opened, below)) is not None:
             return file, described(group if below else opened, file)

@@ -34,7 +34,7 @@ ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", MATLA
 MAX_OBJECTS = 10_000
 MAX_PATH = 1000
 MAX_CHUNK_BYTES = 128 << 20
-# What h5py raises for damaged metadata, damaged chunks and number types that NumPy does not have.
+# What h5py raises for damaged metadata and chunks, a missing dataset, and types that NumPy does not have.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError, AttributeError)
 
 COPY = "copy its data in"
