@@ -61,7 +61,7 @@ def test_an_answer_names_a_loader_and_the_default_and_writes_nothing(waiting, tm
     assert found["use"]["case"].rpartition(" ")[2] in LOADERS
     assert found["use"]["metrics"]["requests"]["median"] > 0
     assert {one["format"] for one in found["finalists"]} <= {"npy", "lmdb"}
-    (notice,) = [one for one in found["findings"] if one["kind"] == "formats-at-address"]
+    (notice,) = [one for one in found["findings"] if "formats" in one["values"]]
     assert notice["values"] == {"formats": "npy, lmdb"}
     assert "--to" in notice["hint"]
     assert found["prepare"] == ""

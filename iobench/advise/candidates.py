@@ -130,13 +130,13 @@ def candidate_set(
     if requirements.only == CORE:
         cases = [case for case in cases if not packages_of(case)]
         message = "formats and loaders that need other packages are excluded by --only core"
-        skipped.insert(0, Finding("not-core", message))
+        skipped.insert(0, Finding("excluded", message))
     required = requirements.required_shuffle
     for order in requirements.orders:
         if (quality := _shuffle_of(manifest, requirements, order)) < required:
             message = f"{order} order: shuffle quality {quality:.2f}, less than --min-shuffle {required:g}"
             values: Values = {"order": order, "shuffle_quality": quality, "required": required}
-            skipped.insert(0, Finding("low-shuffle-quality", message, values=values))
+            skipped.insert(0, Finding("excluded", message, values=values))
             cases = [case for case in cases if case.order != order]
     if not cases:
         why = "; ".join(one.sentence for one in skipped[:MAX_REASONS]) or "no format is prepared"
@@ -235,4 +235,4 @@ def default_case(cases: Sequence[Case], own: str | None = None) -> Case | None:
 def _disk_limit(variant: str, disk_bytes: float, limit: int, bound: str = "") -> Finding:
     message = f"{variant}: {bound}{bytes_text(disk_bytes)} on disk, more than {bytes_text(limit)}"
     values: Values = {"format": variant, "disk_bytes": disk_bytes, "limit_bytes": limit}
-    return Finding("disk-limit", message, values=values)
+    return Finding("excluded", message, values=values)

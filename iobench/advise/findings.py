@@ -258,13 +258,11 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
     speed = f"{use.text} delivers {mib_text(rate)} MiB/s"
     share = f"{percent_text(use.limit_share)} of the limit of this machine ({use.limit})"
     values: Values = {"bytes_per_s": rate, "limit_share": use.limit_share, "limit": use.limit}
-    cores = use.decoding_cores
+    cores, bound, hint = use.decoding_cores, "", None
     if cores is not None and cores >= BUSY and use.limit_share < LITTLE:
-        message = f"{speed}, bound by decoding, which keeps {cores:.1f} cores busy; {share}"
+        bound, values["cores"] = f"bound by decoding, which keeps {cores:.1f} cores busy; ", cores
         hint = decoding.decoder_hint(formats.parse(use.format))
-        yield Finding("decoding-bound", message, hint, {**values, "cores": cores})
-    else:
-        yield Finding("limit-share", f"{speed}, {share}", values=values)
+    yield Finding("limit-share", f"{speed}, {bound}{share}", hint, values)
 
 
 def padding(result: SearchResult) -> Iterator[Finding]:
@@ -308,57 +306,53 @@ def _waiting(
     if batches < FEW_BATCHES:
         message = f"An epoch has only {counted(batches, 'batch', 'batches')} here"
         more = "with more data the share of the first wait is smaller"
-        yield Finding("short-epoch", f"{message}: {more}", values={"batches": batches})
+        yield Finding("basis", f"{message}: {more}", values={"batches": batches})
 
 
 def costs(
     result: SearchResult, use: Finalist, default: Finalist | None, requirements: Requirements
 ) -> Iterator[Finding]:
     """Yield what it takes to write the data in the format to use, and when that pays off."""
-    used = use.value("memory_bytes")
+    data, used = result.data, use.value("memory_bytes")
     memory = answer.memory(used)
     if not formats.parse(use.format).lossless and (default is None or use.format != default.format):
         message = f"{use.format} decodes to other pixels than the default: 'iobench add' says how different"
         yield Finding("other-pixels", message, values={"format": use.format})
-    if use.format in result.data.added:
+    values: Values = {"write_s": use.write_s, "disk_bytes": use.disk_bytes, "memory_bytes": used or 0}
+    if use.format in data.added:
         message = "Your data are in that format already: nothing has to be written"
-        yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
+        message += f"; it uses {memory}" if memory else ""
+        yield Finding("cost", message, values={**values, "write_s": 0.0})
         return
-    values: Values = {"write_s": use.write_s, "disk_bytes": use.disk_bytes}
-    own_bytes, more = result.data.own_bytes, ""
-    if own_bytes is not None:
-        values["disk_ratio"] = ratio = use.disk_bytes / own_bytes
+    more = ""
+    if data.own_bytes is not None:
+        values["disk_ratio"] = ratio = use.disk_bytes / data.own_bytes
         more = f", {three_digits(ratio)} × your files"
-    decoding = ", decoding included," if result.data.decoding_s else ""
+    decoding = ", decoding included," if data.decoding_s else ""
     message = (
-        f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)}{decoding} and "
+        f"Writing all {bytes_text(data.full_bytes)} takes {seconds_text(use.write_s)}{decoding} and "
         f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else "")
     )
-    yield Finding("cost", message, values={**values, "memory_bytes": used or 0})
-    if result.data.source is not None and result.data.source.losses:
-        yield Finding("conversion-loses", f"Conversion loses: {'; '.join(result.data.source.losses)}")
+    yield Finding("cost", message, values=values)
+    if data.source is not None and data.source.losses:
+        yield Finding("conversion-loses", f"Conversion loses: {'; '.join(data.source.losses)}")
     if use.against_default is not None and default is not None:
-        if use.format == default.format and not default.unknown_files:
-            message = "The default reads the same format: only the loader changes"
-            yield Finding("same-format", message, values={"format": use.format})
-        else:
-            yield break_even(result, use, default, requirements)
+        yield break_even(result, use, default, requirements)
 
 
 def break_even(result: SearchResult, use: Finalist, default: Finalist, requirements: Requirements) -> Finding:
     """Return the epochs after which writing the data pays off, from the interval of the gain."""
+    if use.format == default.format and not default.unknown_files:
+        return Finding("break-even", "The default reads the same format: only the loader changes")
     samples = result.data.manifest.schema.samples * result.data.scale
-    against, unknown = use.against_default, "The break-even point is unknown"
-    ratio = None if against is None else against.ratio
-    if ratio is None or ratio.low is None or ratio.high is None:
-        return Finding("break-even-unknown", f"{unknown}: too few rounds")
-    saved_s = [samples / default.rate * (1 - 1 / end) for end in (ratio.low, ratio.high)]
-    if min(saved_s) <= 0:
-        message = f"{unknown}: the interval of the gain includes no gain at all"
-        return Finding("break-even-unknown", message)
+    ends = use.against_default.ratio.ends if use.against_default is not None else None
+    saved_s = [samples / default.rate * (1 - 1 / end) for end in ends or ()]
+    if not saved_s or min(saved_s) <= 0:
+        why = "the interval of the gain includes no gain at all" if saved_s else "too few rounds"
+        return Finding("break-even", f"The break-even point is unknown: {why}")
     epochs = sorted(use.write_s / one for one in saved_s)
-    ends = dict.fromkeys(f"{one:.1f}" for one in epochs)
-    within = f"{' to '.join(ends)} epochs" if epochs[1] > 1 else "less than one epoch"
+    texts = dict.fromkeys(f"{one:.1f}" for one in epochs)
+    within = f"{' to '.join(texts)} epochs" if epochs[1] > 1 else "less than one epoch"
     planned = requirements.epochs
     late = f", more than the {counted(planned, 'epoch')} of the training" if epochs[0] > planned else ""
     values: Values = {"epochs_low": epochs[0], "epochs_high": epochs[1], "planned_epochs": planned}
@@ -375,7 +369,7 @@ def basis(result: SearchResult) -> Iterator[Finding]:
         message = f"Only the formats at the address were compared ({names})"
         command = "'iobench prepare … --format A --format B --to …'"
         hint = f"to compare others, upload all to a new address: {command}"
-        yield Finding("formats-at-address", message, hint, {"formats": names})
+        yield Finding("basis", message, hint, {"formats": names})
     if data.scale >= LARGER:
         where = "in the same store" if data.manifest.url else f"on the same disk with a {data.cache} cache"
         message = (
@@ -383,7 +377,7 @@ def basis(result: SearchResult) -> Iterator[Finding]:
             f"{bytes_text(data.full_bytes)} are extrapolated {three_digits(data.scale)}-fold: rough"
         )
         values: Values = {"measured_bytes": schema.logical_bytes, "scale": data.scale}
-        yield Finding("extrapolated", message, values=values)
+        yield Finding("basis", message, values=values)
     if data.source is not None and _stored_bytes(data.manifest):
         yield disk_notice(data)
     yield from _size_dependence(result)
@@ -403,7 +397,7 @@ def image_size(data: MeasuredData) -> Finding:
     shape = shape_text(schema.fields[0].shape)
     message = f"Each image was scaled and cropped to {shape}"
     hint = f"StreamLoader takes random crops of the files themselves: images:shape={shape},crop=random"
-    return Finding("image-shape", message, hint, {"shape": shape})
+    return Finding("image-sizes", message, hint, {"shape": shape})
 
 
 def _size_dependence(result: SearchResult) -> Iterator[Finding]:
@@ -418,7 +412,7 @@ def _size_dependence(result: SearchResult) -> Iterator[Finding]:
         label = texts_of(result.finalists)[key]
         times = f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}"
         message = f"{times}: its speed depends on the amount of data"
-        yield Finding("size-dependent", message, values={"case": label, "ratio": ratio.median})
+        yield Finding("basis", message, values={"case": label, "ratio": ratio.median})
 
 
 def disk_notice(data: MeasuredData) -> Finding:
@@ -462,28 +456,28 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
     cases, best = [case for case in result.race.cases if case.key in rates], max(rates.values())
     used = next(case for case in result.race.cases if result.final_case(case).key == use.key)
 
-    def alternative(kind: str, aim: str, among: Sequence[Case], size: float | None = None) -> Finding:
+    def alternative(aim: str, among: Sequence[Case], size: float | None = None) -> Finding:
         fastest = max(among, key=lambda case: rates[case.key])
         name, speed = names[fastest.key], rates[fastest.key] / best
         part, more = ("", {}) if size is None else (f"{size:.0%} of the bytes, ", {"size": size})
         message = f"For {aim}: {name}, {part}{_speed_text(speed)}"
-        return Finding(kind, message, values={"case": name, "speed": speed, **more})
+        return Finding("alternative", message, values={"for": aim, "case": name, "speed": speed, **more})
 
     stored = {case.key: data.full_stored_bytes(case.variant) for case in cases}
     least = min(stored.values())
     if least < SMALLER * stored[used.key]:
         small = [case for case in cases if stored[case.key] == least]
-        yield alternative("smallest", "least disk space", small, least / stored[used.key])
+        yield alternative("least disk space", small, least / stored[used.key])
     plain = [case for case in cases if not packages_of(case)]
     if plain and packages_of(used):
-        yield alternative("no-packages", "nothing to install", plain)
+        yield alternative("nothing to install", plain)
     yield from _without_conversion(result, used, rates)
     for word in {case.loader.variant: case for case in result.finalists if case.loader.user_defined}:
         message = f"Your own loader: 'iobench diagnose {word}' tries what would make it faster as it is"
-        yield Finding("own-loader", message, values={"loader": word})
+        yield Finding("alternative", message, values={"for": "your own loader", "case": word})
     shuffled = [case for case in cases if case.order == "random"]
     if used.order == "block" and shuffled:
-        yield alternative("full-shuffle", "full shuffle", shuffled)
+        yield alternative("full shuffle", shuffled)
     # the final rounds say more about finalists
     raced = {case.key: rate_of(result.race, case.key) or 0.0 for case in cases}
     others = [case for case in cases if result.final_case(case).key not in result.roles]
@@ -491,7 +485,7 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
     if close:
         named = "; ".join(close[:MAX_CLOSE])
         message = f"Also within {1 - CLOSE:.0%} of the fastest in the race: {named}"
-        yield Finding("close-in-race", message, values={"cases": named, "count": len(close)})
+        yield Finding("alternative", message, values={"for": "speed", "case": named, "count": len(close)})
 
 
 def _without_conversion(result: SearchResult, used: Case, rates: Mapping[str, float]) -> Iterator[Finding]:
@@ -507,8 +501,8 @@ def _without_conversion(result: SearchResult, used: Case, rates: Mapping[str, fl
         label = texts_of(result.race.cases)[fastest.key]
         other = "" if formats.parse(fastest.variant).lossless else " (its pixels differ)"
         times = f"{three_digits(gain)} × the default, {_speed_text(speed)}"
-        values: Values = {"case": label, "gain": gain, "speed": speed}
-        yield Finding("no-conversion", f"Without a conversion: {label}{other}, {times}", values=values)
+        values: Values = {"for": "no conversion", "case": label, "gain": gain, "speed": speed}
+        yield Finding("alternative", f"Without a conversion: {label}{other}, {times}", values=values)
 
 
 def _speed_text(speed: float) -> str:

@@ -38,6 +38,18 @@ class OutOfTime(IobenchError):
     """There was no time left to write or read all of a sample."""
 
 
+class TimedSamples(FirstSamples):
+    """The first samples of a source, with the seconds that yielding all of them took; None before."""
+
+    seconds: float | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the same batches."""
+        meter = Meter()
+        yield from meter.over(super().batches())
+        self.seconds = meter.waits.total_s
+
+
 @dataclass
 class SampleWriter:
     """Writes the first samples of a source, and registers the user's own files with them."""
@@ -293,7 +305,7 @@ def from_source(
     """
     full_bytes = requirements.full_bytes or source.schema.logical_bytes
     cold = _exceeds_memory(full_bytes)
-    first = FirstSamples(source, sample_count(source, requirements, cold))
+    first = TimedSamples(source, sample_count(source, requirements, cold))
     storable, skipped = storable_variants(first.schema, replace(requirements, full_bytes=full_bytes))
     likely = [one for one in LIKELY_FORMATS if one in storable]
     own = source.in_place()
@@ -306,17 +318,16 @@ def from_source(
         problem = f"no {'time was left to write' if late else 'format can hold'} {source.name}"
         reasons = "; ".join(one.sentence for one in skipped_together(skipped))
         raise InvalidSettings(f"{problem}: {reasons}", kind="out-of-time" if late else "no-format")
-    decoding_s = _decoding_s(source) * full_bytes if source.decodes else 0.0
-    words = tuple(words)
-    return MeasuredData(writer.manifest, full_bytes, cold, source, words, skipped, added, decoding_s)
-
-
-def _decoding_s(source: Source) -> float:
-    """Return the seconds that decoding takes for each byte of decoded samples."""
-    some, meter = FirstSamples(source, DECODED_SAMPLES), Meter()
-    for _ in meter.over(some.batches()):
-        pass
-    return meter.waits.total_s / some.schema.logical_bytes
+    decoding_s = 0.0
+    if source.decodes:
+        if first.seconds is None:  # the sample was written before
+            first = TimedSamples(source, DECODED_SAMPLES)
+            for _ in first.batches():
+                pass
+        decoding_s = (first.seconds or 0.0) * full_bytes / first.schema.logical_bytes
+    return MeasuredData(
+        writer.manifest, full_bytes, cold, source, tuple(words), skipped, added, decoding_s=decoding_s
+    )
 
 
 def other_samples(data: MeasuredData) -> list[Manifest]:

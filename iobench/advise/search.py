@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -285,54 +286,52 @@ def roles_of(
     rates = {case.key: rate for case in race.cases if (rate := rate_of(race, case.key)) is not None}
     if not rates:
         return {}
-    measured = [case for case in race.cases if case.key in rates]
-    named = [(FASTEST, max(rates, key=lambda key: rates[key]))]
+    measured, samples = [case for case in race.cases if case.key in rates], data.manifest.schema.samples
+    roles = defaultdict[str, list[str]](list, {max(rates, key=lambda key: rates[key]): [FASTEST]})
     if (default := default_case(measured, data.own_format)) is not None:
-        named.append((DEFAULT, default.key))
-    final_s = {key: FINAL_EPOCHS * max(ROUND_S, data.manifest.schema.samples / rates[key]) for key in rates}
+        roles[default.key].append(DEFAULT)
+    final_s = {key: FINAL_EPOCHS * max(ROUND_S, samples / rates[key]) for key in rates}
     for key in runners_up(rates):  # no more than there is time for: the first two must be decided
-        needed_s = sum(final_s[one] for one in {key, *(known for _, known in named)})
-        if needed_s <= FINAL * left_s or len({known for _, known in named}) < COMPARED:
-            named.append((RUNNER_UP, key))
-    named += over_own_files(race.cases, data, rates, named, left_s)
+        if len(roles) < COMPARED or sum(final_s[one] for one in {key, *roles}) <= FINAL * left_s:
+            roles[key].append(RUNNER_UP)
+    if (own := over_own_files(race.cases, data, rates, roles, left_s)) is not None:
+        roles[own].append(OWN_FILES)
     if requirements.step_ms:
-        known = {key for _, key in named}
-        stepping = for_step(measured, rates, known, data.manifest, requirements)
+        stepping = for_step(measured, rates, set(roles), data.manifest, requirements)
         size = requirements.batch_sizes[0]
-        epoch_s = data.manifest.schema.samples / size * requirements.step_s(size)
-        named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # an epoch to check, one to time
-    roles: dict[str, list[str]] = {}
-    for role, key in named:
-        roles.setdefault(key, []).append(role)
-    return roles
+        epoch_s = samples / size * requirements.step_s(size)
+        for role, key in stepping[
+            : max(1, int(left_s / 2 / epoch_s) - len(roles))
+        ]:  # one to check, one to time
+            roles[key].append(role)
+    return dict(roles)
 
 
 def over_own_files(
     cases: Sequence[Case],
     data: MeasuredData,
     rates: Mapping[str, float],
-    named: Sequence[tuple[str, str]],
+    roles: Mapping[str, list[str]],
     left_s: float,
-) -> list[tuple[str, str]]:
+) -> str | None:
     """Return the fastest case over the user's own files, besides the default, if there is time to measure it.
 
     With the files' own decoder it must not be far behind the fastest. A decoder that the race had no time for
     counts as no slower than the slowest finalist.
     """
-    known = {key for _, key in named}
-    own = [case for case in cases if case.variant in data.added and (DEFAULT, case.key) not in named]
-    if data.manifest.url or any(case.key in known for case in own):
-        return []
+    own = [case for case in cases if case.variant in data.added and DEFAULT not in roles.get(case.key, ())]
+    if data.manifest.url or any(case.key in roles for case in own):
+        return None
     decoders = [case for case in own if case.variant in data.added[1:]]
     least = FAR * max(rates.values())
     near = [one.key for one in own if one.key in rates and (one in decoders or rates[one.key] >= least)]
     if not near and not decoders:
-        return []
+        return None
     streams = [case for case in decoders if case.loader.name == "stream"]
     key = max(near, key=lambda one: rates[one]) if near else (streams or decoders)[-1].key
-    slowest = min(rates[one] for one in known)
-    epoch_s = sum(data.manifest.schema.samples / rates.get(one, slowest) for one in {*known, key})
-    return [(OWN_FILES, key)] if OWN_EPOCHS * epoch_s <= FINAL * left_s else []
+    slowest = min(rates[one] for one in roles)
+    epoch_s = sum(data.manifest.schema.samples / rates.get(one, slowest) for one in {*roles, key})
+    return key if OWN_EPOCHS * epoch_s <= FINAL * left_s else None
 
 
 def for_step(

@@ -32,7 +32,7 @@ from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_b
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
-from iobench.base.units import counted, rate_text, seconds_text
+from iobench.base.units import counted, rate_text, seconds_text, three_digits
 from iobench.bench.budget import Budget
 from iobench.bench.options import check_above_zero
 from iobench.loading.inspection import Replay
@@ -404,9 +404,17 @@ def _headline(
         return Finding("limited", message, values={"use": use.name})
     tried = sum(bool(one.rates) for one in candidates[1:])
     if outcome == UNDECIDED and not answer.is_undecided(against.values()):
-        few = f"none of {counted(tried, 'other setting')} is faster, and no time was left for {untried} more"
-        message = f"Undecided: {few if tried and untried else 'no time was left to compare settings'}"
-        return Finding("undecided", message, LONGER, {"tried": tried, "untried": untried})
+        values: Values = {"tried": tried, "untried": untried}
+        base, best = candidates[0].race_rate, max(candidates, key=lambda one: one.works and one.race_rate)
+        why = "no time was left to compare settings"
+        if not against and best.race_rate > base > 0:
+            values["ratio"] = ratio = best.race_rate / base
+            race = f"{best.name} was {three_digits(ratio)} × as fast in the race"
+            why = f"{race}, and no time was left for final rounds"
+        elif tried and untried:
+            others = counted(tried, "other setting")
+            why = f"none of {others} is faster, and no time was left for {untried} more"
+        return Finding("undecided", f"Undecided: {why}", LONGER, values)
     return answer.keep("your settings", list(against.values()), tried)
 
 
@@ -434,12 +442,12 @@ def _costs(race: SettingsRace, baseline: Candidate, use: Candidate) -> Iterator[
             workers = [race.loader.workers(one.changes) for one in both]
             costs = [f"{counted(n, 'worker')} and {cost}" for n, cost in zip(workers, costs, strict=True)]
             values |= {"workers": workers[0], "baseline_workers": workers[1]}
-        yield Finding("resources", f"It uses {costs[0]}; baseline: {costs[1]}", values=values)
+        yield Finding("cost", f"It uses {costs[0]}; baseline: {costs[1]}", values=values)
     if use.first_batch_s and baseline.first_batch_s:
         own_s, other_s = (statistics.median(one.first_batch_s) for one in both)
         message = f"First batch of an epoch after {seconds_text(own_s)}; baseline: {seconds_text(other_s)}"
         values = {"first_batch_s": own_s, "baseline_first_batch_s": other_s}
-        yield Finding("first-batch", message, values=values)
+        yield Finding("cost", message, values=values)
 
 
 def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Finding]:
@@ -459,9 +467,14 @@ def _basis(baseline: Candidate, whole: bool, interleaved: bool) -> Finding:
     rounds = len(baseline.final_rates)
     measured = "whole epochs" if whole else f"the first batches of an epoch (baseline: {baseline.batches:,})"
     return Finding(
-        "whole-epochs" if whole else "partial-epochs",
+        "basis",
         f"Measured in {counted(rounds, 'interleaved round' if interleaved else 'round')} over {measured}; "
         f"baseline: {rate_text(baseline.rate)} samples/s",
         hint=None if whole else f"whole epochs need more time: {LONGER}",
-        values={"rounds": rounds, "batches": baseline.batches, "samples_per_s": baseline.rate},
+        values={
+            "rounds": rounds,
+            "whole_epochs": int(whole),
+            "batches": baseline.batches,
+            "samples_per_s": baseline.rate,
+        },
     )

@@ -227,7 +227,7 @@ class SettingsRace:
         if candidate.make is not None:
             return None
         if limit is not None and used is None:
-            return Finding("memory-unknown", "its memory use is unknown")
+            return Finding("memory-limit", "its memory use is unknown")
         if limit is not None and used is not None and used > limit:
             message = f"used {bytes_text(used)} of memory, more than {bytes_text(limit)}"
             values: Values = {"memory_bytes": used, "limit_bytes": limit}
