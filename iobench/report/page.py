@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import vl_convert
 
 from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import ReportError, is_panic
-from iobench.base.text import reason
-from iobench.report import machine_facts
+from iobench.base.text import listed, reason
+from iobench.base.units import bytes_text, counted
 from iobench.report.display import html_of
 from iobench.report.figure import Figure, cell
 from iobench.results import charts, verdict
@@ -28,6 +29,8 @@ from iobench.results.summary import CaseSummary, Context, summarise
 from iobench.results.trend import Trend
 from iobench.results.warnings import warnings_of
 from iobench.studies import StudyResult
+
+STAMPS = ("bytes", "mtime_ns")  # of a source, for change detection only
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def page(
         warnings = _as_blocks(_warnings(head, records) if head else [])
         return Page([answer], [Section("", warnings), *advised, *claims])
     summary = summarise(records)
-    contexts, machines = summary.contexts, machine_facts.described(records)
+    contexts, machines = summary.contexts, _machines(records)
     answered = [head.findings[0]] if head else verdict.answer(summary)
     _, *tables = blocks_of(summary)
     behind = [_section(one, number, len(contexts) > 1) for number, one in enumerate(contexts, 1)]
@@ -161,6 +164,47 @@ def _rests_on(one: Recommendation, records: Sequence[Record]) -> bool:
     """Return whether all records are of its finalists, and no newer than it."""
     keys = {finalist.key for finalist in one.finalists}
     return all(record.settings_key in keys and record.time[:19] <= one.time[:19] for record in records)
+
+
+def _machines(records: Sequence[Record]) -> list[dict[str, str]]:
+    """Return each combination of machine and dataset."""
+    combinations: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    for about in map(_about, records):
+        combinations.setdefault(tuple(about.items()), about)
+    return list(combinations.values())
+
+
+def _about(record: Record) -> dict[str, str]:
+    machine, dataset, gpu = record.machine, record.dataset, record.machine.gpu
+    fields = "; ".join(record.facets["fields"])
+    sample_bytes, size = record.timing.logical_bytes / record.timing.samples, f"unknown size ({fields})"
+    if dataset.samples is not None:
+        total = bytes_text(sample_bytes * dataset.samples)
+        size = f"{counted(dataset.samples, 'sample')} ({fields}), {total}"
+    driver = f", driver {gpu.driver}" if gpu and gpu.driver else ""
+    memory = f", {bytes_text(gpu.memory_bytes)}" if gpu and gpu.memory_bytes else ""
+    return {
+        "dataset": f"{dataset.name}: {size}",
+        "source": _source(dataset.source),
+        "CPU": f"{machine.cpu}, {counted(machine.usable_cores or 0, 'core')}",
+        "memory": bytes_text(machine.memory_bytes),
+        "disk": str(machine.disk),
+        "GPU": f"{gpu.name}{memory}{driver}" if gpu else "none",
+        "kernel": machine.kernel,
+        "versions": ", ".join(f"{name} {version}" for name, version in machine.versions.items()),
+    }
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    """Return the origin of the data as text, without the fields for change detection."""
+    shown = {name: value for name, value in source.items() if name not in STAMPS}
+    return "; ".join(f"{name} {_origin_text(value)}" for name, value in shown.items()) or "unknown"
+
+
+def _origin_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} ({_origin_text(inner)})" for name, inner in value.items())
+    return listed([str(one) for one in value]) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _subject(records: Sequence[Record], machines: Sequence[dict[str, str]]) -> list[str]:

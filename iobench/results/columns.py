@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from iobench.base.units import counted, percent_text, rate_text, seconds_text, three_digits
 from iobench.results.cases import FACETS, text_of, trains, varying
-from iobench.results.display import Block, Columns
+from iobench.results.display import Block, Columns, table
 from iobench.results.metrics import METRICS, Metric, epoch_share_text, mib_text
 from iobench.results.record import Facets
 from iobench.results.summary import MAX_SHOWN, CaseSummary, Context, Summary
@@ -44,7 +44,7 @@ def blocks_of(summary: Summary, wide: bool = False, long: bool = False) -> Itera
             yield Block("text", [f"{title}{counted(more, 'more case')}: show all with --wide"])
             yield Block("table", columns=_grid_columns(context))
     if profiled := [case for case in summary.cases if case.stages]:
-        yield Block("table", columns=_stage_columns(profiled))
+        yield _stage_table(profiled)
 
 
 def matrix_columns(contexts: Sequence[Context]) -> Columns:
@@ -112,22 +112,10 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
     for metric in METRICS:
         if wide or metric.main or metric.name in _relevant_metrics(cases):
             columns += _metric_columns(metric, cases, wide)
-        if metric.name == "bytes_per_s":
-            columns.append(
-                (
-                    "relative time (95 %)",
-                    [case.relative_text(lambda one: one.text("{:.2f}".format)) for case in cases],
-                )
-            )
-        if metric.name == "limit_bytes_per_s":
-            columns.append(("limit", [case.limit for case in cases]))
-            columns.append(("% of limit", [_share(case.limit_share) for case in cases]))
-        if metric.name == "rank_max_bytes_per_s" and not wide:
-            columns.append(("MiB/s per rank", [_rank_rates(case) for case in cases]))
-        if metric.name == "straggler_wait_share":
-            columns.append(("slowest", [case.slowest.name if case.slowest else None for case in cases]))
+        if not (wide and metric.name in NARROW):
+            columns += [(title, list(map(text, cases))) for title, text in BESIDE.get(metric.name, ())]
     if any(case.unverified or case.verified for case in cases):
-        columns.append(("verified", [_verified(case) for case in cases]))
+        columns.append(("verified", list(map(_verified, cases))))
     return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
 
 
@@ -216,31 +204,16 @@ def _times(case: CaseSummary) -> str:
     return case.relative_text(lambda one: three_digits(one.median))
 
 
-def _stage_columns(cases: Sequence[CaseSummary]) -> Columns:
+def _stage_table(cases: Sequence[CaseSummary]) -> Block:
     """Return the stages of each profiled case as fractions of opening and epochs together."""
     names = dict.fromkeys(name for case in cases for name, seconds in (case.stages or {}).items() if seconds)
-    whole = [sum((case.stages or {}).values()) for case in cases]
-    return [
-        ("case", [str(case.label) for case in cases]),
-        *(
-            (
-                name.replace("_", " "),
-                [
-                    f"{(case.stages or {})[name] / total:.0%}" if (case.stages or {}).get(name) else None
-                    for case, total in zip(cases, whole, strict=True)
-                ],
-            )
-            for name in names
-        ),
-        (
-            "reader threads",
-            [seconds_text(case.reader_threads_s) if case.reader_threads_s else None for case in cases],
-        ),
-    ]
-
-
-def _share(share: float | None) -> str | None:
-    return None if share is None else percent_text(share)
+    rows = list[list[str | None]]()
+    for case in cases:
+        stages, threads_s = case.stages or {}, case.reader_threads_s
+        whole = sum(stages.values())
+        shares = (f"{stages[name] / whole:.0%}" if stages.get(name) else None for name in names)
+        rows.append([str(case.label), *shares, seconds_text(threads_s) if threads_s else None])
+    return table(["case", *(name.replace("_", " ") for name in names), "reader threads"], rows)
 
 
 def _facet(case: CaseSummary, name: str) -> str | None:
@@ -248,3 +221,18 @@ def _facet(case: CaseSummary, name: str) -> str | None:
     if value is None:
         return None
     return FACETS[name].cell(value) if name in FACETS else str(value)
+
+
+Text = Callable[[CaseSummary], str | None]
+NARROW = ("rank_max_bytes_per_s",)  # a column that stands for those of several metrics with --wide
+BESIDE: dict[str, tuple[tuple[str, Text], ...]] = {  # columns behind that of a metric
+    "bytes_per_s": (
+        ("relative time (95 %)", lambda case: case.relative_text(lambda one: one.text("{:.2f}".format))),
+    ),
+    "limit_bytes_per_s": (
+        ("limit", lambda case: case.limit),
+        ("% of limit", lambda case: None if case.limit_share is None else percent_text(case.limit_share)),
+    ),
+    "rank_max_bytes_per_s": (("MiB/s per rank", _rank_rates),),
+    "straggler_wait_share": (("slowest", lambda case: case.slowest.name if case.slowest else None),),
+}
