@@ -465,6 +465,15 @@ def test_one_of_alike_groups_is_selected(tmp_path, selected):
     assert (variant, [*batch], len(batch["x"])) == ("parts:of=hdf5", ["x"], 12)
 
 
+def test_texts_in_files_of_samples_are_said_to_be_left_out(tmp_path):
+    folder = folder_of(tmp_path / "a", ".h5", X, writers=SAMPLES)
+    for file in folder.iterdir():
+        with h5py.File(file, "a") as opened:
+            opened["name"] = "someone"
+    _, notes, _ = read(folder, tmp_path)
+    assert [note.values for note in notes if note.kind == "not-read"] == [{"datasets": 1}]
+
+
 def splits_in_groups(path):
     with h5py.File(path / "a.h5", "w") as file:
         file["train/x"], file["test/x"] = X[:8], X[8:]

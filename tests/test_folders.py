@@ -122,7 +122,9 @@ def test_what_is_not_read_is_the_last_line_about_the_data_and_in_json(tmp_path, 
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-2].endswith(": 1 .heic")
     done = inside(command, *words[command], *data, "--json")
-    (note,) = json.loads(done.stdout)["notes"]
+    printed = json.loads(done.stdout)
+    assert printed["read"] == {"files": 3, "complete": False}
+    (note,) = printed["notes"]
     assert (note["kind"], note["values"]) == ("not-read", {"files": 4, "not_read": 1, ".heic": 1})
 
 

@@ -13,8 +13,7 @@ from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.dataset import sandbox
 from iobench.dataset.file_set import TABLES, Detected
-from iobench.dataset.sources.source import LABELLED
-from iobench.formats.folders import contains_images, suffix_of
+from iobench.formats.folders import LABELLED, contains_images, suffix_of
 
 PACKED = {  # by the first bytes: the program, and how to unpack
     b"\x1f\x8b": ("gzip", "gunzip -k"),
@@ -75,7 +74,7 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
     if tables and (name := result.first_format(path)):
         return Detected(name, result.notes)
     if adds and path.is_dir() and contains_images(path):
-        problem = "its images are in no subfolder"
+        problem = "its images are in no subfolder, and their names tell no label"
         raise SourceError(problem, "unrecognized", path, hint=LABELLED)
     if not tables or (adds and suffix_of(path) in ADAPTED and not path.is_dir()):
         problem = f"{path.suffix or result.formats[0]} is not read in place"

@@ -141,6 +141,19 @@ def _hdf5(path: Path) -> Iterator[Mapping[str, Any]]:
         yield datasets
 
 
+def texts_in(file: Path) -> set[str]:
+    """Return the names of what `load` does not read in an HDF5 file: datasets of text and other objects."""
+    if file.suffix.lower() not in (".h5", ".hdf5"):
+        return set()
+    import h5py
+
+    every = set[str]()
+    with h5py.File(regular(file), "r") as opened:
+        opened.visititems(lambda name, item: every.add(name) if isinstance(item, h5py.Dataset) else None)
+    with _hdf5(file) as datasets:
+        return every - datasets.keys()
+
+
 SAMPLES, PARTS, FIELDS = RELATIONS = ("samples", "parts", "fields")
 MEANING = {
     SAMPLES: "is a sample",
@@ -227,7 +240,7 @@ def detect_groups(
 
 def _detect_arrays(path: Path, files: Sequence[Path], given: str | None) -> Detected:
     notes = list[Finding]()
-    if given is None and is_class_folder(path, ARRAYS):
+    if given is None and files[0].parent != path and is_class_folder(path, ARRAYS):
         given = SAMPLES
     if given is None:
         shapes = ArrayShapes(files, [shapes_in(file) for file in files])

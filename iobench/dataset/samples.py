@@ -19,7 +19,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.dataset.file_set import ArrayShapes, data_files, file_of, load, shapes_in
+from iobench.dataset.file_set import ArrayShapes, data_files, file_of, load, shapes_in, texts_in
 from iobench.formats import (
     Array,
     Batch,
@@ -100,7 +100,8 @@ class Samples(formats.Format, Detectable):
         """Return how labels were taken, where folders lie inside those of the classes."""
         if not path.is_dir():
             return folders.parts_not_read("array", groups_of(path).left, " outside of the groups")
-        return ClassFolder.of(path, ARRAYS).notes() if is_class_folder(path, ARRAYS) else []
+        notes = ClassFolder.of(path, ARRAYS).notes() if is_class_folder(path, ARRAYS) else []
+        return notes + folders.parts_not_read("dataset", texts_in(files_of(path)[0][0]))
 
 
 class SamplesReader(formats.Reader):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,15 @@ NOT_READ = "not-read"  # kind of the note that counts files
 SPLIT = re.compile(
     r"(?<![a-z])(train|training|val|valid|validation|dev|test|testing|eval)(?![a-z])", re.IGNORECASE
 )
+STATED = re.compile(r"(?:label|class|cls)[ _=-]?(\d+)", re.IGNORECASE)  # in a name: `img_7_label3`
+NUMBERED = re.compile(r"(\D*?)[\W_]*\d+\)?|\d+[\W_]*(\D*)")  # words and one number: `cat.7`, `7_cat`
+ROLES = re.compile(  # words that name what a file is to another one of the same sample
+    r"x|y|ima?ge?|photo|frame|scan|mask|seg|label|annotation|input|target|gt|depth|left|right|rgb",
+    re.IGNORECASE,
+)
 MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
 MOST_NAMED = 9
+LABELLED = "put files into one subfolder per label, or name them like cat.1.jpg and dog.1.jpg"
 
 
 def is_hidden(name: str) -> bool:
@@ -79,7 +86,10 @@ def has_suffix(name: str, suffixes: Collection[str]) -> bool:
 
 
 def is_class_folder(path: Path, suffixes: Collection[str]) -> bool:
-    """Return True for a folder with files of these suffixes in its subfolders, and no other data in it."""
+    """Return True for a folder with files of these suffixes per class, and no other data in it.
+
+    They lie in a subfolder per class, or have the class in their name.
+    """
     try:
         entries = entries_of(path)
         folders, plain = [entry for entry in entries if entry.is_dir()], {*DESCRIBING, *suffixes}
@@ -88,7 +98,7 @@ def is_class_folder(path: Path, suffixes: Collection[str]) -> bool:
         below = (entry for folder in folders for entry in files_below(folder.path))
         return any(
             has_suffix(entry.name, suffixes) for entry, _ in zip(below, range(MOST_LOOKS), strict=False)
-        )
+        ) or bool(labels_in_names([one.name for one in entries if has_suffix(one.name, suffixes)]))
     except OSError:
         return False
 
@@ -99,12 +109,30 @@ def contains_images(path: Path) -> bool:
     return is_class_folder(path, IMAGES) or any(has_suffix(entry.name, IMAGES) for entry in loose)
 
 
+def labels_in_names(names: Sequence[str]) -> list[str]:
+    """Return the word for the class in each file's name; empty where it is not certain.
+
+    It is the number behind `label` or `class`, or the words of names that have one number at their end or
+    start besides. Each class has two files on average at least, and words such as image and mask, or train
+    and test, are none.
+    """
+    stems = [os.path.splitext(name)[0] for name in names]
+    found = [STATED.search(stem) for stem in stems]
+    if not all(found):
+        found = [NUMBERED.fullmatch(stem) for stem in stems]
+    words = ["".join(match.groups("")).strip(" _-.(") for match in found if match]
+    several = 1 < len(set(words)) <= len(names) / 2 and len(words) == len(names) and all(words)
+    none = [word for word in set(words) if ROLES.fullmatch(word) or SPLIT.fullmatch(word)]
+    return words if several and not none else []
+
+
 @dataclass(frozen=True)
 class ClassFolder:
-    """A folder with a subfolder per class, as torchvision's ImageFolder reads it.
+    """A folder with a subfolder per class, as torchvision's ImageFolder reads it; or of files named by class.
 
     `classes` are the names of its subfolders, sorted; the position of a name is its label. `files` are those
-    of all classes, also in folders inside a class's; `labels` has the label of each.
+    of all classes, also in folders inside a class's; `labels` has the label of each. In a folder without such
+    subfolders, `classes` are the words of `labels_in_names`, in natural order.
     """
 
     path: Path
@@ -132,9 +160,17 @@ class ClassFolder:
                 files += sorted(Path(one.path) for one in own)
                 labels += [label] * len(own)
         names = tuple(folder.name for folder in folders)
-        if loose:
-            hint = "put files into one subfolder per label, or move it out of the folder"
-            raise CorruptArtifact("it is in no label's subfolder", "no-label", loose[0].path, hint=hint)
+        if not files and (words := labels_in_names([one.name for one in loose])):
+            names = tuple(sorted(set(words), key=natural))
+            numbers = {name: number for number, name in enumerate(names)}
+            named = {Path(one.path): numbers[word] for one, word in zip(loose, words, strict=True)}
+            files = sorted(named, key=natural)
+            labels, linked = [named[file] for file in files], [file for file in files if file.is_symlink()]
+        elif loose:
+            hint = f"{LABELLED}, or move it out of the folder"
+            raise CorruptArtifact(
+                "it is in no label's subfolder, and its name tells none", "no-label", loose[0].path, hint=hint
+            )
         if not files:
             problem = f"no file in its {counted(len(folders), 'subfolder')} ends in {enumerated(suffixes)}"
             raise CorruptArtifact(problem, "no-files", path)
@@ -148,7 +184,17 @@ class ClassFolder:
         return cls(path, names, tuple(files), np.array(labels, np.int64))
 
     def notes(self) -> list[Finding]:
-        """Return how labels were taken, where folders lie inside those of the classes."""
+        """Return how labels were taken, where folders lie inside those of the classes, or names say them."""
+        if self.files[0].parent == self.path:
+            counts = np.bincount(self.labels).tolist()
+            some = enumerated(
+                [f"{name} ({n:,})" for name, n in zip(self.classes, counts, strict=True)], MOST_NAMED
+            )
+            message, hint = (
+                f"labels are taken from the files' names: {some}",
+                f"if these are none, {LABELLED}",
+            )
+            return [Finding("named-labels", message, hint, {"labels": len(self.classes)})]
         inner = {file.parent for file in self.files if file.parent.parent != self.path}
         if not inner:
             return []

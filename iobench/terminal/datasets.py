@@ -89,8 +89,10 @@ def files_read(manifest: Manifest, notes: Sequence[Finding]) -> int | None:
     """Return how many files of a source were read; None for generated data."""
     added = next(iter(manifest.added.values()), None)
     files = added.stamp.files if added else manifest.source.get("files")
-    left = sum(int(one.values.get("not_read", 0)) for one in notes if one.kind == NOT_READ)
-    return None if files is None else int(files) - left
+    for values in (one.values for one in notes if one.kind == NOT_READ and "not_read" in one.values):
+        skipped = sum(int(one.values.get("skipped", 0)) for one in notes)
+        return int(values["files"]) - int(values["not_read"]) - skipped
+    return None if files is None else int(files)
 
 
 def complete(notes: Sequence[Finding]) -> bool:

@@ -31,7 +31,6 @@ _KINDS = {
     stat.S_IFDIR: "a folder",
 }
 
-LABELLED = "put images or sound files into one subfolder per label"
 CLOSE_WRITERS = "try again when no program writes to it"  # for data that change while they are read
 
 
