@@ -390,7 +390,9 @@ class TestHostile:
         assert complaint_kind(done, 1) == "invalid-name"
 
     def test_two_formats_that_recognise_it(self, external, monkeypatch):
-        monkeypatch.setattr(sandbox, "sniff", lambda path, files: SniffResult(("mds", "litdata"), {}))
+        monkeypatch.setattr(
+            sandbox, "sniff", lambda path, files, selected: SniffResult(("mds", "litdata"), {})
+        )
         error = self.refused(write_npy(external / "a"), "ambiguous-format", format=None)
         assert "mds" in error.problem
         assert "litdata" in error.problem

@@ -162,6 +162,16 @@ class TestCsv:
         numbers = [float(cell) for cell in re.split(r"[;,\t]\s*", content.splitlines()[1])]
         np.testing.assert_array_equal([array[0] for array in everything(source).values()], numbers)
 
+    def test_text_in_latin_1_is_refused_as_text_and_the_others_can_be_selected(self, tmp_path):
+        (tmp_path / "a.csv").write_bytes("a,city,label\n1,Köln,0\n2,Köln,1\n".encode("latin-1"))
+        hint = refused(tmp_path / "a.csv", "unsupported-dtype").hint
+        selected = next(word for word in hint.split() if word.startswith("::"))
+        assert everything(open_source(f"{tmp_path}/a.csv{selected}"))["label"].tolist() == [0, 1]
+
+    def test_rows_of_several_lengths_are_refused_with_a_remedy(self, tmp_path):
+        (tmp_path / "a.csv").write_text("# made by hand\na,b\n1,2\n")
+        assert refused(tmp_path / "a.csv", "not-a-table").hint
+
     def test_all_rows_decide_the_type(self, tmp_path):
         text = "a\n" + "0\n" * 3_000_000 + "0.5\n"
         (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text.encode(), 1))
@@ -277,7 +287,7 @@ class TestFormats:
         assert (source.kind, list(arrays)) == ("npy", ["f_class", "x"])
 
     def test_a_change_while_reading_is_detected(self, folder, monkeypatch):
-        monkeypatch.setattr(sandbox, "sniff", lambda path, files: SniffResult(("npy",), {}))
+        monkeypatch.setattr(sandbox, "sniff", lambda path, files, selected: SniffResult(("npy",), {}))
         monkeypatch.setattr(sandbox, "BATCH_BYTES", 400)
         batches = checked(open_source(folder))
         next(batches)
@@ -286,7 +296,9 @@ class TestFormats:
             list(batches)
 
     def test_the_user_chooses_among_several_formats(self, folder, monkeypatch):
-        monkeypatch.setattr(sandbox, "sniff", lambda path, files: SniffResult(("npy", "images"), {}))
+        monkeypatch.setattr(
+            sandbox, "sniff", lambda path, files, selected: SniffResult(("npy", "images"), {})
+        )
         assert "--source-format" in refused(folder, "ambiguous-format").hint
         assert open_source(folder, format="npy").schema.samples
 

@@ -24,7 +24,9 @@ MAX_AXES = 32  # sample axis included: HDF5's limit
 MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches of at least one sample
 
 ShapeAndDtype = tuple[tuple[int, ...], "np.dtype[Any] | str"]
-TOKENIZED = "tokenize text first, into a column of lists of integers"
+TOKENIZED = (
+    "make numbers of text: of class names by pandas.factorize, of sentences lists of integers by a tokenizer"
+)
 DTYPE_HINT = f"formats store {', '.join(DTYPES)}; make ragged and object arrays rectangular, of such a dtype"
 
 

@@ -60,7 +60,7 @@ def widened(before: Any, now: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _table_errors(path: Path, what: str = "a table of numbers") -> Iterator[None]:
+def _table_errors(path: Path, what: str = "a table of numbers", hint: str | None = None) -> Iterator[None]:
     """Turn what pyarrow and damaged files raise into CorruptArtifact (``not-a-table``)."""
     try:
         yield
@@ -68,7 +68,7 @@ def _table_errors(path: Path, what: str = "a table of numbers") -> Iterator[None
         if isinstance(error, (CorruptArtifact, MemoryError)):
             raise
         problem = f"cannot be read as {what}: {reason(error)}"
-        raise CorruptArtifact(problem, "not-a-table", path) from error
+        raise CorruptArtifact(problem, "not-a-table", path, hint=hint) from error
 
 
 SEPARATORS = ",;\t|"
@@ -190,7 +190,8 @@ class _Columns:
             strings_can_be_null=True,
         )
         parse = csv.ParseOptions(delimiter=self.separator)
-        with _table_errors(self.path):
+        hint = "name the columns in the first line, without comments above, and give each row as many cells"
+        with _table_errors(self.path, hint=hint):
             for number, block in enumerate(blocks(self.path)):
                 lines = block.lstrip().partition(b"\n")[2] if number == 0 else block
                 if lines.strip():
@@ -202,13 +203,19 @@ class _Columns:
         others = [name for name in self.names if name not in refused]
         if others and not chosen and all(map(_reads_as_number, others)):
             return _without_names(self.path)
-        first = [str(piece.column(name)[0].as_py()).strip() for name in refused]
+        first = [_shown(piece.column(name)[0]).strip() for name in refused]
         if self.separator != "," and all(re.fullmatch(r"-?\d+,\d+", value) for value in first):
             arguments = f'"{self.path.name}", sep={self.separator!r}, decimal=",", encoding="{self.encoding}"'
             code = f'pandas.read_csv({arguments}).to_csv("table.csv", index=False)'
             problem, hint = "its numbers have decimal commas", f"convert it: {code}"
             return CorruptArtifact(problem, "decimal-commas", self.path, found=first[0], hint=hint)
         return formats.unstorable_columns(self.path, refused, [] if chosen else others)
+
+
+def _shown(cell: Any) -> str:
+    """Return a cell as text; text in any encoding as latin-1, which has all bytes."""
+    is_text = cell.is_valid and pyarrow.types.is_string(cell.type)
+    return cell.as_buffer().to_pybytes().decode("latin-1") if is_text else str(cell)
 
 
 def _tables(path: Path) -> list[_Columns]:
