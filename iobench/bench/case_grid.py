@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from iobench import formats
@@ -15,7 +15,7 @@ from iobench.base.units import counted
 from iobench.bench.case import COLD_OBJECTS, REMOTE, WARM_OBJECTS, Case, content_of
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest, missing_libraries
-from iobench.formats import Format, Schema
+from iobench.formats import Schema
 from iobench.loading import loaders
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.collate import EXAMPLES, JAGGED, Collate
@@ -86,36 +86,6 @@ def grid_of(
     return valid, problems
 
 
-def multi_rank_obstacle(loader: Loader, isolate: bool | None) -> InvalidSettings | None:
-    """Return why a loader cannot be measured over several ranks; None if it can."""
-    if loader.ranks_obstacle:
-        return loader.ranks_obstacle
-    if isolate or (loader.isolated and isolate is None):
-        problem = "each of its cases needs a process of its own, which ranks do not provide"
-        return InvalidSettings(problem, kind="ranks-isolated", hint="add --no-isolate")
-    return None
-
-
-def multi_rank_cases(cases: Sequence[Case], world_size: int, isolate: bool | None, named: bool) -> list[Case]:
-    """Return the cases that `world_size` ranks can measure.
-
-    Raises InvalidSettings if a case trains a model, or if its loader cannot be measured over ranks and was
-    `named` by the user.
-    """
-    ranks, possible = f"over {counted(world_size, 'rank')}", list[Case]()
-    for case in cases:
-        if case.model != "none":
-            problem = f"--model {case.model} {ranks}: ranks do not train a shared model"
-            hint = "give --step-ms, the time that your training step takes"
-            raise InvalidSettings(problem, kind="ranks-model", hint=hint)
-        obstacle = multi_rank_obstacle(case.loader, isolate)
-        if obstacle is None:
-            possible.append(case)
-        elif named:
-            raise obstacle.changed(problem=f"--loader {case.loader.display_name} {ranks}: {obstacle.problem}")
-    return possible
-
-
 OBJECT_CACHES = {"warm": WARM_OBJECTS, "cold": COLD_OBJECTS}
 
 
@@ -131,56 +101,183 @@ def cases_of(
     variants = requested_variants(manifest, options.format)
     grid = list(requested_loaders(options))
     check_ragged(manifest.schema, grid, options)
+    request = _Request(manifest, options, variants, world_size)
+    request.refuse_ranks(grid)
     cases = [
-        case
-        for combination in _combinations(options, devices)
+        _case(manifest, variant, loader, drawn)
+        for drawn in _combinations(options, devices)
         for variant in variants
         for loader in grid
-        if (case := _case(manifest, variant, loader, options, combination)) is not None
+        if not request.obstacle(variant, loader, drawn)
     ]
-    if world_size > 1:
-        cases = multi_rank_cases(cases, world_size, options.isolate, named="all" not in options.loader)
     if not cases:
-        raise InvalidSettings(no_cases(manifest, variants, grid, options), kind="no-cases")
+        reasons = [why for _, why in request.reasons(grid)]
+        raise InvalidSettings(f"dataset {manifest.name}: {'; '.join(reasons)}", kind="no-cases")
     isolated = _isolated(options, [case.loader for case in cases])
     # the same for all, so that they remain comparable
     cases = [replace(case, isolated=isolated, world_size=world_size) for case in cases]
     return list({case.key: case for case in cases}.values())
 
 
-def _case(
-    manifest: Manifest, variant: str, loader: Loader, options: RunOptions, combination: dict[str, Any]
-) -> Case | None:
-    """Return the case of this combination; None if loader, format and order do not fit."""
-    if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
-        return None
-    if manifest.schema.ragged and not loader.ragged:
-        return None
-    if not loader.collates(Collate.parse(combination["collate"])):
-        return None
-    added = manifest.added.get(variant)
-    if added is not None and added.samples is not None and loader.format_names:
-        return None  # its library would read all of the files
-    if combination["batch_tokens"] is not None:
-        if loader.iterable_style:
-            return None  # it makes its batches itself
-        divided = Batching(batch_tokens=combination["batch_tokens"])
-        combination = {**combination, "batch_size": divided.mean_batch_size(manifest.schema)}
-    if combination["order"] != "block":
-        combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
-    if loader.own_data and combination["cache"] == "cold":
-        return None
+def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield each combination of the facets that options give, by the names of Case's fields."""
+    facets = {spec.name for spec in fields(Case)} - {"loader", "device"}
+    given = {spec.name: getattr(options, spec.name) for spec in fields(options) if spec.name in facets}
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
+    steps = [value / 1000 for value in options.step_ms]
+    for combination in itertools.product(devices, *values.values(), steps):
+        yield dict(zip(("device", *values, "step_s"), combination, strict=True))
+
+
+def _case(manifest: Manifest, variant: str, loader: Loader, drawn: dict[str, Any]) -> Case:
+    """Return the case of a combination, without the facets that do not apply to it."""
+    facets = dict(drawn)
+    if facets["batch_tokens"] is not None:
+        divided = Batching(batch_tokens=facets["batch_tokens"])
+        facets["batch_size"] = divided.mean_batch_size(manifest.schema)
+    if facets["order"] != "block":
+        facets |= {"block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
     if not manifest.schema.ragged:
-        combination = {**combination, "collate": None}
-    if not loader.reads_at(manifest.url):
-        return None
+        facets["collate"] = None
     if manifest.url:
-        cached = bool(combination["object_cache"])
-        if cached and not cacheable(loader, manifest, variant):
-            return None
-        combination = {**combination, "cache": OBJECT_CACHES[combination["cache"]] if cached else REMOTE}
-    own = loader.on(combination["device"])
-    return Case(manifest.name, content_of(manifest), variant=variant, loader=own, **combination)
+        facets["cache"] = OBJECT_CACHES[facets["cache"]] if facets["object_cache"] else REMOTE
+    own = loader.on(facets["device"])
+    return Case(manifest.name, content_of(manifest), variant=variant, loader=own, **facets)
+
+
+UNREAD = {"order", "format"}  # a loader with no other obstacle reads nothing of what was asked for
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What was asked for of a dataset, and why combinations of it make no case."""
+
+    manifest: Manifest
+    options: RunOptions
+    variants: Sequence[str]
+    world_size: int
+
+    def obstacle(self, variant: str, loader: Loader, drawn: Mapping[str, Any]) -> str:
+        """Return the reason why a combination makes no case; empty if it makes one."""
+        manifest, added = self.manifest, self.manifest.added.get(variant)
+        in_part = added is not None and added.samples is not None  # a library would read all of the files
+        obstacles = {
+            "address": not loader.reads_at(manifest.url),
+            "order": drawn["order"] not in loader.orders,
+            "format": not loader.reads(formats.parse(variant)),
+            "first-rows": in_part and bool(loader.format_names),
+            "ragged": bool(manifest.schema.ragged) and not loader.ragged,
+            "collate": not loader.collates(Collate.parse(drawn["collate"])),
+            "own-batches": drawn["batch_tokens"] is not None and loader.iterable_style,
+            "unknown-files": loader.own_data and drawn["cache"] == "cold",
+            "object-cache": bool(drawn["object_cache"]) and not _cacheable(loader, manifest, variant),
+            "ranks": self._over_ranks(loader) is not None,
+        }
+        return next((reason for reason, applies in obstacles.items() if applies), "")
+
+    def reasons(self, grid: Sequence[Loader]) -> Iterator[tuple[str, str]]:
+        """Yield why loaders make no case, or none of some formats: a reason, and a sentence with it."""
+        elsewhere, idle, orders = list[Loader](), list[Loader](), set[str]()
+        combinations = list(_combinations(self.options, ("cpu",)))
+        for loader in grid:
+            met: dict[str, dict[str, None]] = {}  # variants, by reason
+            for drawn, variant in itertools.product(combinations, self.variants):
+                met.setdefault(self.obstacle(variant, loader, drawn), {})[variant] = None
+            if "address" in met:
+                elsewhere.append(loader)
+            elif met.keys() <= UNREAD:
+                idle.append(loader)
+                orders |= met.keys()
+            else:
+                read = {variant for reason in met.keys() - UNREAD for variant in met[reason]}
+                for reason, concerned in met.items():
+                    some = f" of {enumerated([*concerned])}" if len(concerned) < len(read) else ""
+                    if why := self._sentence(reason, loader, some):
+                        yield reason, why
+        for why in _elsewhere(elsewhere, self.manifest.url):
+            yield "address", why
+        if idle:
+            names, verb = enumerated([one.variant for one in idle]), "reads" if len(idle) == 1 else "read"
+            asked = f"in {' or '.join(self.options.order)} order"
+            what = f"none of {enumerated(self.variants)}" if self.variants else "no format"
+            why = f"{names} cannot read {asked}" if orders == {"order"} else f"{names} {verb} {what} {asked}"
+            yield "reads-nothing", why
+
+    def _sentence(self, reason: str, loader: Loader, some: str) -> str:
+        """Return why a loader makes no case of `some` formats that it reads; empty if that needs no word."""
+        match reason:
+            case "ragged":
+                return f"{loader.variant}: samples differ in length ({self.manifest.schema.ragged[0].typed})"
+            case "collate":
+                ways = [word for word in EXAMPLES if loader.collates(Collate.parse(word))]
+                refused = [word for word in self.options.collate if not loader.collates(Collate.parse(word))]
+                cannot = f"cannot make batches by --collate {' or '.join(refused)}"
+                return f"{loader.variant} {cannot}; give --collate {' or '.join(ways)}"
+            case "own-batches":
+                return f"{loader.variant} makes its batches itself, without --batch-tokens"
+            case "unknown-files":
+                return f"{loader.display_name} with a cold cache: iobench does not know which files it reads"
+            case "object-cache":
+                reads = "a client of its own reads, without the cache of --object-cache"
+                return f"{loader.display_name}{some} at this address: {reads}"
+            case "ranks":
+                ranks = counted(self.world_size, "rank")
+                return f"{loader.display_name} over {ranks}: {self._over_ranks(loader)}"
+        return ""
+
+    def _over_ranks(self, loader: Loader) -> InvalidSettings | None:
+        return multi_rank_obstacle(loader, self.options.isolate) if self.world_size > 1 else None
+
+    def refuse_ranks(self, grid: Sequence[Loader]) -> None:
+        """Raise InvalidSettings for what ranks cannot do: train a model, or use a loader that was named."""
+        ranks = f"over {counted(self.world_size, 'rank')}"
+        models = [model for model in self.options.model if model != "none"]
+        if self.world_size > 1 and models:
+            problem = f"--model {models[0]} {ranks}: ranks do not train a shared model"
+            hint = "give --step-ms, the time that your training step takes"
+            raise InvalidSettings(problem, kind="ranks-model", hint=hint)
+        for loader in grid if "all" not in self.options.loader else ():
+            if obstacle := self._over_ranks(loader):
+                problem = f"--loader {loader.display_name} {ranks}: {obstacle.problem}"
+                raise obstacle.changed(problem=problem)
+
+
+def _elsewhere(grid: Iterable[Loader], url: str) -> Iterator[str]:
+    """Yield where the loaders that cannot read at an address can: one sentence for each set of places."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for loader in grid:
+        schemes = ("", *loader.schemes) if loader.on_disk else loader.schemes
+        names.setdefault(schemes, []).append(loader.display_name)
+    for schemes, alike in names.items():
+        verb = "reads" if len(set(alike)) == 1 else "read"
+        here = _place(url.partition("://")[0])
+        yield f"{enumerated(alike)} {verb} datasets {enumerated([*map(_place, schemes)])}, not {here}"
+
+
+def _place(scheme: str) -> str:
+    return f"at {scheme}://" if scheme else "on a disk"
+
+
+def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Finding]:
+    """Return a note (kind `skipped`) for everything requested that makes no case.
+
+    `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
+    installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ragged` (a
+    loader that does not deliver samples that differ in length), `collate` (one that cannot make batches of
+    them in this way), `own-batches` (one that makes its batches itself, with --batch-tokens), `ranks`
+    (several ranks cannot use it), `address` (a loader that reads datasets on a disk, or at other addresses
+    than this one), `object-cache` (a loader that reads an address by a client of its own),
+    `invalid-options` (options that exclude each other), or `unknown-files` (cold rounds of a loader whose
+    files are unknown).
+    """
+    words, missing = requested_words(options)
+    without = missing_libraries(manifest) if "all" in options.format else {}
+    reasons = [("missing-dependency", why) for why in (*missing, *map(str, without.values()))]
+    named, variants = [*map(loaders.parse, words)], requested_variants(manifest, options.format)
+    reasons += _Request(manifest, options, variants, world_size).reasons(named)
+    here = [loader for loader in named if loader.reads_at(manifest.url)]
+    reasons += [("invalid-options", str(one)) for loader in here for one in grid_of(loader, options)[1]]
+    return [Finding("skipped", f"skipped: {why}", values={"reason": reason}) for reason, why in reasons]
 
 
 def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:
@@ -192,14 +289,20 @@ def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:
     return any(loader.isolated for loader in grid) if options.isolate is None else options.isolate
 
 
-def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield each combination of the facets that options give, by the names of Case's fields."""
-    facets = {spec.name for spec in fields(Case)} - {"loader", "device"}
-    given = {spec.name: getattr(options, spec.name) for spec in fields(options) if spec.name in facets}
-    values = {name: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
-    steps = [value / 1000 for value in options.step_ms]
-    for combination in itertools.product(devices, *values.values(), steps):
-        yield dict(zip(("device", *values, "step_s"), combination, strict=True))
+def _cacheable(loader: Loader, manifest: Manifest, variant: str) -> bool:
+    """Return whether iobench's own client requests what a loader reads of a variant in an object store."""
+    remote = manifest.artifacts[variant].remote
+    return remote is not None and remote.placed and loader.requests_ranges(manifest.url)
+
+
+def multi_rank_obstacle(loader: Loader, isolate: bool | None) -> InvalidSettings | None:
+    """Return why a loader cannot be measured over several ranks; None if it can."""
+    if loader.ranks_obstacle:
+        return loader.ranks_obstacle
+    if isolate or (loader.isolated and isolate is None):
+        problem = "each of its cases needs a process of its own, which ranks do not provide"
+        return InvalidSettings(problem, kind="ranks-isolated", hint="add --no-isolate")
+    return None
 
 
 def check_caches(manifest: Manifest, options: RunOptions) -> None:
@@ -244,116 +347,3 @@ def check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) ->
         Collate.parse(word).over(schema)
     if not any(loader.ragged for loader in grid):
         grid[0].check_schema(schema)
-
-
-def no_cases(manifest: Manifest, variants: Sequence[str], grid: Sequence[Loader], options: RunOptions) -> str:
-    """Return why these loaders, formats, orders and ways to make batches give no case."""
-    orders = options.order
-    names, in_order = enumerated([loader.variant for loader in grid]), f"in {' or '.join(orders)} order"
-    subject = f"{'loader' if len(grid) == 1 else 'loaders'} {names}"
-    if not any(order in loader.orders for loader in grid for order in orders):
-        return f"{subject} cannot read {in_order}"
-    ways = [Collate.parse(word) for word in options.collate]
-    if not any(loader.collates(way) for loader in grid for way in ways):
-        others = [word for word in EXAMPLES if any(loader.collates(Collate.parse(word)) for loader in grid)]
-        asked = " or ".join(options.collate)
-        return f"{subject} cannot make batches by --collate {asked}; give --collate {' or '.join(others)}"
-    if not any(loader.reads_at(manifest.url) for loader in grid):
-        return "; ".join(_elsewhere(grid, manifest.url))
-    if any(options.object_cache) and not any(cacheable(one, manifest, v) for one in grid for v in variants):
-        return _uncached(names)
-    what = f"none of {enumerated(variants)}" if variants else "no format"
-    verb = "reads" if len(grid) == 1 else "read"
-    return f"dataset {manifest.name}: {subject} {verb} {what} {in_order}"
-
-
-def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Finding]:
-    """Return a note (kind `skipped`) for everything requested that makes no case.
-
-    `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
-    installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ragged` (a
-    loader that does not deliver samples that differ in length), `own-batches` (one that makes its batches
-    itself, with --batch-tokens), `ranks` (several ranks cannot use it),
-    `address` (a loader that reads datasets on a disk, or at other addresses than this one),
-    `object-cache` (a loader that reads an address by a client of its own),
-    `invalid-options` (options that exclude each other), or `unknown-files` (cold rounds of a loader whose
-    files are unknown).
-    """
-    words, missing = requested_words(options)
-    without = missing_libraries(manifest) if "all" in options.format else {}
-    notes = [_skipped("missing-dependency", why) for why in (*missing, *map(str, without.values()))]
-    named = [loaders.parse(word) for word in words]
-    notes += [_skipped("address", why) for why in _elsewhere(named, manifest.url)]
-    here = [one for one in named if one.reads_at(manifest.url)]
-    variants = [formats.parse(word) for word in requested_variants(manifest, options.format)]
-    orders = options.order
-    idle = [one for one in here if not {*orders} & {*one.orders} or not any(map(one.reads, variants))]
-    for loader in here:
-        if loader not in idle:
-            notes += _obstacles(loader, manifest, options, world_size)
-        notes += [_skipped("invalid-options", str(one)) for one in grid_of(loader, options)[1]]
-        if loader.own_data and "cold" in options.cache:
-            why = f"{loader.display_name} with a cold cache: iobench does not know which files it reads"
-            notes.append(_skipped("unknown-files", why))
-    if idle:
-        read = f"{', '.join(one.variant for one in variants)} in {' or '.join(orders)} order"
-        verb = "reads" if len(idle) == 1 else "read"
-        why = f"{', '.join(one.variant for one in idle)}: {verb} none of {read}"
-        notes.append(_skipped("reads-nothing", why))
-    return notes
-
-
-def _obstacles(loader: Loader, manifest: Manifest, options: RunOptions, world_size: int) -> Iterator[Finding]:
-    """Yield why a loader that reads some of the formats makes no case, or none of some of them."""
-    if manifest.schema.ragged and not loader.ragged:
-        found = manifest.schema.ragged[0].typed
-        yield _skipped("ragged", f"{loader.variant}: samples differ in length ({found})")
-    elif options.batch_tokens is not None and loader.iterable_style:
-        yield _skipped("own-batches", f"{loader.variant} makes its batches itself, without --batch-tokens")
-    elif world_size > 1 and (obstacle := multi_rank_obstacle(loader, options.isolate)):
-        why = f"{loader.display_name} over {counted(world_size, 'rank')}: {obstacle}"
-        yield _skipped("ranks", why)
-    elif any(options.object_cache):
-        variants = [formats.parse(word) for word in requested_variants(manifest, options.format)]
-        for why in _without_cache(loader, manifest, variants):
-            yield _skipped("object-cache", why)
-
-
-def cacheable(loader: Loader, manifest: Manifest, variant: str) -> bool:
-    """Return whether iobench's own client requests what a loader reads of a variant in an object store."""
-    remote = manifest.artifacts[variant].remote
-    return remote is not None and remote.placed and loader.requests_ranges(manifest.url)
-
-
-def _without_cache(loader: Loader, manifest: Manifest, variants: Iterable[Format]) -> Iterator[str]:
-    """Yield a sentence about the formats that a loader reads without an object cache, if there are any."""
-    read = [one.variant for one in variants if loader.reads(one)]
-    uncached = [variant for variant in read if not cacheable(loader, manifest, variant)]
-    if uncached:
-        of = f" of {enumerated(uncached)}" if len(uncached) < len(read) else ""
-        yield _uncached(f"{loader.display_name}{of}")
-
-
-def _skipped(reason: str, sentence: str) -> Finding:
-    return Finding("skipped", f"skipped: {sentence}", values={"reason": reason})
-
-
-def _uncached(names: str) -> str:
-    return f"{names} at this address: a client of its own reads, without the cache of --object-cache"
-
-
-def _elsewhere(grid: Iterable[Loader], url: str) -> Iterator[str]:
-    """Yield where the loaders that cannot read at an address can: one sentence for each set of places."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for loader in grid:
-        if not loader.reads_at(url):
-            schemes = ("", *loader.schemes) if loader.on_disk else loader.schemes
-            names.setdefault(schemes, []).append(loader.display_name)
-    for schemes, alike in names.items():
-        verb = "reads" if len(set(alike)) == 1 else "read"
-        here = _place(url.partition("://")[0])
-        yield f"{enumerated(alike)} {verb} datasets {enumerated([*map(_place, schemes)])}, not {here}"
-
-
-def _place(scheme: str) -> str:
-    return f"at {scheme}://" if scheme else "on a disk"

@@ -6,6 +6,7 @@ A process passes on the hashes of the samples, and the state as the bytes of a c
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -58,6 +59,11 @@ class Stretch:
     stop: int | None = None  # batches after which the state is saved; None for the rest of the epoch
     most_samples: int | None = None  # after which a loader that does not end is stopped
 
+    def having(self, what: str, number: int) -> Stretch:
+        """Return it with another number of `ranks` or `workers`."""
+        change: dict[str, Any] = {what: number}
+        return replace(self, **change)
+
 
 @dataclass
 class Delivery:
@@ -72,27 +78,6 @@ class Delivery:
 Opened = tuple[Iterator[Hashes], Callable[[], Any]]  # hashes of each batch, and the state after the last one
 
 
-class ResumableLoader(Protocol):
-    """A loader that can be opened in any process."""
-
-    @property
-    def name(self) -> str:
-        """The loader with its options."""
-
-    @property
-    def takes_ranks(self) -> bool:
-        """True if it is given its rank; else it follows torchrun's variables, or reads everything."""
-
-    def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
-        """Return why it cannot have this number of ranks or workers; None if it can."""
-
-    def open(self, stretch: Stretch) -> Opened:
-        """Open it, and load the state."""
-
-    def expected(self, unbroken: Hashes) -> SampleHashes:
-        """Return the hashes of the samples of an epoch, given those that came without a stop."""
-
-
 RANKS, WORKERS = ("rank", "world_size"), ("num_workers",)  # parameters of a function that are filled in
 
 
@@ -103,7 +88,7 @@ class StoredLoader:
     name: str  # the loader with its options
     case: Case
     root: Path  # of the dataset
-    takes_ranks: ClassVar[bool] = True
+    takes_ranks: ClassVar[bool] = True  # it is given its rank
 
     def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
         """Return an obstacle if it shares no rows among ranks, or cannot have so many workers."""
@@ -145,7 +130,7 @@ class OwnLoader:
 
     @property
     def takes_ranks(self) -> bool:
-        """True if the function has parameters for its rank."""
+        """True if the function has parameters for its rank; else it follows torchrun's variables, or none."""
         return self._takes(RANKS)
 
     def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
@@ -182,6 +167,9 @@ class OwnLoader:
         if stretch.ranks and self.takes_ranks:
             filled = dict(zip(RANKS, (stretch.rank, stretch.ranks), strict=True))
         return filled if stretch.workers is None else {**filled, **dict.fromkeys(WORKERS, stretch.workers)}
+
+
+ResumableLoader = StoredLoader | OwnLoader  # one that can be opened in any process
 
 
 def resumable_loaders(
@@ -292,13 +280,11 @@ class _Checker:
 
     def read_unbroken(self) -> None:
         """Read an epoch without a stop."""
-        ranks, workers = self._plan.ranks, self._plan.workers
-        most = max(ranks, default=1)
+        most = max(self._plan.ranks, default=1)
         self._unsharded = most > 1 and not self._loader.takes_ranks and self._repeats(most)
-        if ranks and not self._obstacle(first := replace(self._base, ranks=ranks[0])):
-            self._base = first
-        if workers and not self._obstacle(first := replace(self._base, workers=workers[0])):
-            self._base = first
+        for what, numbers in {"ranks": self._plan.ranks, "workers": self._plan.workers}.items():
+            if numbers and not self._obstacle(first := self._base.having(what, numbers[0])):
+                self._base = first
         done = self._read(self._base)
         for one in done:
             if one.error is not None:
@@ -306,15 +292,13 @@ class _Checker:
         self._unbroken = _global_batches(done)
         self._expected = self._loader.expected(_joined(self._unbroken))
 
-    def changes(self) -> list[tuple[str, list[Stretch]]]:
-        """Return the numbers of ranks and workers before and after each stop, with their title."""
-        ranks = [replace(self._base, ranks=number) for number in self._plan.ranks]
-        workers = [replace(self._base, workers=number) for number in self._plan.workers]
-        return [
-            ("same", [self._base] * 2),
-            *([(_title("ranks", self._plan.ranks), ranks)] if len(ranks) > 1 else []),
-            *([(_title("workers", self._plan.workers), workers)] if len(workers) > 1 else []),
-        ]
+    def changes(self) -> Iterator[tuple[str, list[Stretch]]]:
+        """Yield the numbers of ranks and workers before and after each stop, with their title."""
+        yield "same", [self._base] * 2
+        for what, numbers in {"ranks": self._plan.ranks, "workers": self._plan.workers}.items():
+            if len(numbers) > 1:
+                stretches = [self._base.having(what, number) for number in numbers]
+                yield f"{what} {'→'.join(map(str, numbers))}", stretches
 
     def resume(self, change: str, stretches: Sequence[Stretch]) -> Resume:
         """Read an epoch with stops, and compare it with the unbroken one."""
@@ -331,12 +315,25 @@ class _Checker:
             if failed := next((one for one in done if one.error), None):
                 return _failure(made, failed, resumed=number > 0, saving=not last)
             came += _global_batches(done)
-            if number == 0:
-                self._check_known(came)
+            if number == 0 and (foreign := self._cover(came).foreign):
+                problem = f"{self._loader.name}: samples before the stop"
+                hint = "turn random transforms off, or seed them"
+                differs = {"expected": "those of an unbroken epoch", "found": f"{foreign:,} others"}
+                raise WrongContent(problem, kind="foreign-samples", **differs, hint=hint)
             if not last and any(one.state is None for one in done):
                 break  # the epoch ended
             states = [one.state for one in done if one.state is not None]
-        return self._compared(made, came, stretches, done)
+        cover = self._cover(came)
+        varies = not _same_order(self._unbroken[:stop], came[:stop])
+        return replace(
+            made,
+            lost=cover.dropped,
+            repeated=cover.repeated,
+            foreign=cover.foreign,
+            outcome="wrong" if cover.dropped or cover.repeated or cover.foreign else "complete",
+            same_order=None if varies else _same_order(self._unbroken, came),
+            first_batch_s=max((one.first_batch_s for one in done if one.first_batch_s), default=None),
+        )
 
     def _obstacle(self, stretch: Stretch) -> InvalidSettings | None:
         if self._unsharded and stretch.ranks is not None:
@@ -350,31 +347,8 @@ class _Checker:
         samples = [np.unique(_joined(one.batches)) for one in self._read(Stretch(ranks=ranks))]
         return all(np.array_equal(samples[0], others) for others in samples[1:])
 
-    def _check_known(self, came: list[Hashes]) -> None:
-        """Raise WrongContent if samples before the first stop are not those of the unbroken epoch."""
-        if foreign := self._cover(came).foreign:
-            problem = f"{self._loader.name}: samples before the stop"
-            hint = "turn random transforms off, or seed them"
-            differs = {"expected": "those of an unbroken epoch", "found": f"{foreign:,} others"}
-            raise WrongContent(problem, kind="foreign-samples", **differs, hint=hint)
-
     def _cover(self, came: list[Hashes]) -> SampleCoverage:
         return SampleCoverage(self._expected, self._expected.hashed.samples, came)
-
-    def _compared(
-        self, made: Resume, came: list[Hashes], stretches: Sequence[Stretch], done: Sequence[Delivery]
-    ) -> Resume:
-        cover, first = self._cover(came), made.stop_after
-        varies = not _same_order(self._unbroken[:first], came[:first])
-        return replace(
-            made,
-            lost=cover.dropped,
-            repeated=cover.repeated,
-            foreign=cover.foreign,
-            outcome="wrong" if cover.dropped or cover.repeated or cover.foreign else "complete",
-            same_order=None if varies else _same_order(self._unbroken, came),
-            first_batch_s=max((one.first_batch_s for one in done if one.first_batch_s), default=None),
-        )
 
     def _stop_after(self, stretches: Sequence[Stretch]) -> int:
         batches, ranks = len(self._unbroken), [one.ranks or 1 for one in stretches]
@@ -433,10 +407,6 @@ def _ended(made: Resume, outcome: Literal["skipped", "refused", "failed"], error
     return replace(made, outcome=outcome, reason=reason)
 
 
-def _title(what: str, numbers: Sequence[int]) -> str:
-    return f"{what} {'→'.join(map(str, numbers))}"
-
-
 def _global_batches(done: Sequence[Delivery]) -> list[Hashes]:
     """Return the samples of each step: those of all ranks, in the order of the ranks."""
     steps = itertools.zip_longest(*(one.batches for one in done), fillvalue=np.empty(0, np.int64))
@@ -468,12 +438,19 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
     loader, stretch = connection.recv()
     heartbeats.count += 1  # all is imported: from now on batches are due
     np.random.seed()  # as a new interpreter does: NumPy 1 drew its seed before this process was forked
-    done, stream = Delivery(), None
+    done, stream, began, samples = Delivery(), None, time.perf_counter(), 0
+    most = math.inf if stretch.most_samples is None else stretch.most_samples
     try:
-        began = time.perf_counter()
         with stdout_to_stderr():
             stream, state = loader.open(stretch)
-            _read(stream, stretch, done, heartbeats, began)
+            for batch in itertools.islice(stream, stretch.stop):
+                if done.first_batch_s is None:
+                    done.first_batch_s = time.perf_counter() - began
+                done.batches.append(batch)
+                heartbeats.count += 1
+                samples += len(batch)
+                if samples > most:
+                    break
         if stretch.stop is not None and len(done.batches) == stretch.stop:
             done.state = checkpoint.encode(state())
     except IobenchError as error:
@@ -484,20 +461,3 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
     with suppress(EOFError):
         connection.recv()
     del stream
-
-
-def _read(
-    stream: Iterator[Hashes], stretch: Stretch, done: Delivery, heartbeats: SharedCount, began: float
-) -> None:
-    samples = 0
-    while stretch.stop is None or len(done.batches) < stretch.stop:
-        batch = next(stream, None)
-        if batch is None:
-            return
-        if done.first_batch_s is None:
-            done.first_batch_s = time.perf_counter() - began
-        done.batches.append(batch)
-        heartbeats.count += 1
-        samples += len(batch)
-        if stretch.most_samples is not None and samples > stretch.most_samples:
-            return
