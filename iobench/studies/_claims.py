@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from iobench.base.units import seconds_text, three_digits
@@ -24,7 +24,7 @@ STARTING = 0.5  # share of the time; above it an epoch measures the start of wor
 class ClaimResult:
     """The verdict on a published claim."""
 
-    claim: str  # the claim, one sentence
+    claim: str  # the claim, one sentence; empty for a part of one
     verdict: str  # `REPRODUCED`, `NOT_REPRODUCED` or `INCONCLUSIVE`
     evidence: str  # the figures that the verdict rests on, in words
     data: str = ""  # amount of data that was timed; empty if none was
@@ -39,10 +39,10 @@ class ClaimResult:
         """Return it with a remark on the data if sizes were small."""
         return replace(self, data=f"{self.data} (--quick sizes)") if quick and self.data else self
 
-    def opposite(self, claim: str = "") -> ClaimResult:
+    def opposite(self) -> ClaimResult:
         """Return the verdict on a claim that says the opposite."""
         turned = {REPRODUCED: NOT_REPRODUCED, NOT_REPRODUCED: REPRODUCED}.get(self.verdict, INCONCLUSIVE)
-        return replace(self, claim=claim, verdict=turned)
+        return replace(self, verdict=turned)
 
     def too_small(self, reason: str, **values: Value) -> ClaimResult:
         """Return it as inconclusive: the data are too small for the claim."""
@@ -50,44 +50,67 @@ class ClaimResult:
         return replace(self, verdict=INCONCLUSIVE, evidence=evidence, values=[*self.values, values])
 
 
-class Claims:
-    """Verdicts on claims about contenders, whose rounds have so many `epochs`."""
+def judged(holds: bool | None, evidence: str, data: str = "", /, **values: Value) -> ClaimResult:
+    """Return the result for what was tested once; see `verdict_of`."""
+    return ClaimResult("", verdict_of(holds), evidence, data, [values] if values else [])
 
-    def __init__(self, measured: Measurements, epochs: int = 1) -> None:
-        self._measured, self._epochs = measured, epochs
+
+def verdict_of(holds: bool | None) -> str:
+    """Return the verdict on a claim that holds or not; None for what could not be decided."""
+    return INCONCLUSIVE if holds is None else REPRODUCED if holds else NOT_REPRODUCED
+
+
+def all_of(parts: Sequence[ClaimResult]) -> ClaimResult:
+    """Return the verdict on a claim of several parts, each of which must be reproduced."""
+    given = [part.verdict for part in parts]
+    worst = (one for one in (NOT_REPRODUCED, INCONCLUSIVE) if one in given)
+    data = dict.fromkeys(part.data for part in parts if part.data)
+    evidence = "; ".join(part.evidence for part in parts)
+    values = [one for part in parts for one in part.values]
+    return ClaimResult("", next(worst, REPRODUCED), evidence, "; ".join(data), values)
+
+
+class Claims:
+    """Verdicts on claims about the contenders of a study."""
+
+    def __init__(self, measured: Measurements) -> None:
+        self.measured, self.figures = measured, measured.figures
+
+    def of(self, metric: str) -> Claims:
+        """Return verdicts on a metric, which must be in seconds, in place of the total time."""
+        return Claims(self.measured.of(metric))
 
     def faster(
-        self,
-        claim: str,
-        one: str,
-        other: str,
-        aside: str = "",
-        long: Sequence[str] = (),
-        started: Sequence[str] = (),
+        self, one: str, other: str, aside: str = "", long: Sequence[str] = (), started: Sequence[str] = ()
     ) -> ClaimResult:
         """Return the verdict on a claim that one contender is faster than another.
 
         It is inconclusive if epochs of those that must be `long` are mostly their start, or if workers of
         those that must have `started` take longer to start than to read.
         """
-        return self._started(self.long(self._compared(claim, one, other, aside, FASTER), long), started)
+        return self._started(self.long(self._compared(one, other, aside, FASTER), long), started)
 
-    def equal(
-        self, claim: str, one: str, other: str, aside: str = "", long: Sequence[str] = ()
-    ) -> ClaimResult:
+    def equal(self, one: str, other: str, aside: str = "", long: Sequence[str] = ()) -> ClaimResult:
         """Return the verdict on a claim that two contenders are equally fast; `long` is as in `faster`."""
-        return self.long(self._compared(claim, one, other, aside, EQUAL), long)
+        return self.long(self._compared(one, other, aside, EQUAL), long)
 
     def compare(self, one: str, other: str) -> Comparison:
         """Compare the speed of two contenders, round by round."""
-        seconds = self._measured.seconds
+        seconds = self.measured.seconds
         rates, others = (dict(enumerate(1 / value for value in seconds[name])) for name in (one, other))
         return stats.compare_paired(rates, others)
 
-    def _compared(
-        self, claim: str, one: str, other: str, aside: str, verdicts: Mapping[str, str]
-    ) -> ClaimResult:
-        compared, measured = self.compare(one, other), self._measured
+    def unless(self, obstacle: str, judge: Callable[[Claims], ClaimResult]) -> ClaimResult:
+        """Return the verdict; inconclusive if a figure of this name says why something was not measured."""
+        why = self.figures.get(obstacle)
+        return judge(self) if why is None else judged(None, why)
+
+    def on_gpu(self, judge: Callable[[Claims], ClaimResult]) -> ClaimResult:
+        """Return the verdict; inconclusive on a machine without a GPU."""
+        return judge(self) if self.figures["gpu"] else judged(None, "no GPU")
+
+    def _compared(self, one: str, other: str, aside: str, verdicts: Mapping[str, str]) -> ClaimResult:
+        compared, measured = self.compare(one, other), self.measured
         verdict, ratio = verdicts.get(compared.outcome, INCONCLUSIVE), compared.ratio
         if ratio.median < 1:  # the faster one first
             one, other, ratio = other, one, ratio.inverse
@@ -96,11 +119,12 @@ class Claims:
         )
         times = ratio.text(three_digits, " × as fast", " (95 % interval {} to {})")
         values: dict[str, Value] = {"faster": one, "slower": other, **ratio_values(ratio)}
-        return ClaimResult(claim, verdict, f"{first} is {times} as {second}{aside}", measured.data, [values])
+        return ClaimResult("", verdict, f"{first} is {times} as {second}{aside}", measured.data, [values])
 
     def long(self, result: ClaimResult, names: Sequence[str]) -> ClaimResult:
         """Return the result; inconclusive if epochs of a contender are mostly their start."""
-        epoch_s = {name: statistics.median(self._measured.seconds[name]) / self._epochs for name in names}
+        epochs = self.figures.get("epochs", 1)  # in a round
+        epoch_s = {name: statistics.median(self.measured.seconds[name]) / epochs for name in names}
         name = min(epoch_s, key=lambda one: epoch_s[one], default=None)
         if name is None or epoch_s[name] >= EPOCH_S:
             return result
@@ -109,9 +133,9 @@ class Claims:
         return result.too_small(reason, contender=name, epoch_s=epoch_s[name])
 
     def _started(self, result: ClaimResult, names: Sequence[str]) -> ClaimResult:
-        starts = {name: self._measured.median("first_batch_s", name) for name in names}
+        starts = {name: self.measured.median("first_batch_s", name) for name in names}
         shares = {
-            name: start / statistics.median(self._measured.seconds[name])
+            name: start / statistics.median(self.measured.seconds[name])
             for name, start in starts.items()
             if start is not None
         }
@@ -120,23 +144,3 @@ class Claims:
             return result
         reason = f"{name} takes {shares[name]:.0%} of its epochs to start its workers"
         return result.too_small(reason, contender=name, start_share=shares[name])
-
-
-def all_of(claim: str, parts: Sequence[ClaimResult]) -> ClaimResult:
-    """Return the verdict on a claim of several parts, each of which must be reproduced."""
-    given = [part.verdict for part in parts]
-    worst = (one for one in (NOT_REPRODUCED, INCONCLUSIVE) if one in given)
-    data = dict.fromkeys(part.data for part in parts if part.data)
-    evidence = "; ".join(part.evidence for part in parts)
-    values = [one for part in parts for one in part.values]
-    return ClaimResult(claim, next(worst, REPRODUCED), evidence, "; ".join(data), values)
-
-
-def verdict_of(holds: bool) -> str:
-    """Return the verdict on what was tested once."""
-    return REPRODUCED if holds else NOT_REPRODUCED
-
-
-def without_gpu(claim: str) -> ClaimResult:
-    """Return the result for a claim about a GPU on a machine without one."""
-    return ClaimResult(claim, INCONCLUSIVE, "no GPU")

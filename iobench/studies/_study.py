@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, TypeVar
@@ -19,7 +19,7 @@ import psutil
 from iobench.base.errors import InvalidSettings
 from iobench.results.display import Block, table
 from iobench.results.run_warning import RunWarning, background_warnings
-from iobench.studies._claims import ClaimResult
+from iobench.studies._claims import ClaimResult, Claims
 from iobench.studies._rounds import Measurements
 
 T = TypeVar("T")
@@ -127,8 +127,13 @@ class Study:
     question: str  # the question that it answers
     setup: Callable[[StudyOptions], str]  # sizes and settings, in words
     measure: Callable[[StudyOptions], Measurements]  # runs the experiment
-    evaluate: Callable[[Measurements], list[ClaimResult]]  # a verdict on each claim; pure
+    verdicts: Callable[[Claims], dict[str, ClaimResult]]  # on each claim, which is one sentence; pure
     part: str = ""  # part of the publication that is repeated; empty for all of it
+
+    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
+        """Return a verdict on each claim."""
+        verdicts = self.verdicts(Claims(measured))
+        return [replace(result, claim=claim) for claim, result in verdicts.items()]
 
     @property
     def source(self) -> str:

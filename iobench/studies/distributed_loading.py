@@ -27,15 +27,7 @@ from iobench.contrib.ray import ray_runtime
 from iobench.contrib.ray.loader import RayLoader
 from iobench.host.device import pick_device
 from iobench.results.run_warning import Value
-from iobench.studies._claims import (
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    ClaimResult,
-    Claims,
-    all_of,
-    verdict_of,
-)
+from iobench.studies._claims import ClaimResult, Claims, all_of, judged
 from iobench.studies._rounds import Measurements, RoundResult, exhaust, interleave, merged, timed
 from iobench.studies._study import DISTRIBUTED_LOADER, Study, StudyOptions
 
@@ -83,23 +75,21 @@ def same_batches(torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
         f"{same} of {count} batches under random transforms are the same bit by bit with Ray's actors "
         "and with torch's workers"
     )
-    values: list[dict[str, Value]] = [{"same_batches": same, "batches": count}]
-    return ClaimResult("", verdict_of(same == count), evidence, values=values)
+    return judged(same == count, evidence, same_batches=same, batches=count)
 
 
 def same_losses(one: RankResults | dict[str, Any], other: dict[str, Any], pair: str) -> ClaimResult:
     """Return the verdict on a claim that two trainings without BatchNorm have equal losses up to rounding."""
-    verdict, largest = REPRODUCED, dict[str, float]()
-    for dtype, tolerance in TOLERANCES.items():
-        losses, others = one[dtype]["losses"], other[dtype]["losses"]
-        largest[dtype] = max((abs(a - b) for a, b in zip(losses, others, strict=True)), default=float("inf"))
-        if not largest[dtype] <= tolerance:
-            verdict = NOT_REPRODUCED
+    largest: dict[str, float] = {}
+    for dtype in TOLERANCES:
+        pairs = zip(one[dtype]["losses"], other[dtype]["losses"], strict=True)
+        largest[dtype] = max((abs(a - b) for a, b in pairs), default=float("inf"))
+    same = all(largest[dtype] <= tolerance for dtype, tolerance in TOLERANCES.items())
     steps = len(one["float64"]["losses"])
     texts = [f"{most:.1e} in {dtype} (allowed {TOLERANCES[dtype]:g})" for dtype, most in largest.items()]
     evidence = f"{pair}: over {steps} steps losses differ by at most {', '.join(texts)}"
     values: dict[str, Value] = {f"largest_difference_{dtype}": most for dtype, most in largest.items()}
-    return ClaimResult("", verdict, evidence, values=[{"compared": pair, "steps": steps, **values}])
+    return judged(same, evidence, compared=pair, steps=steps, **values)
 
 
 def same_accuracy(one: Sequence[float], other: Sequence[float], pair: str) -> ClaimResult:
@@ -119,25 +109,24 @@ def same_accuracy(one: Sequence[float], other: Sequence[float], pair: str) -> Cl
         f"({CONFIDENCE:.0%} interval; equivalent within {100 * EQUIVALENT:g})"
     )
     values: dict[str, Value] = {"compared": pair, "accuracy": means[0], "other_accuracy": means[1]}
-    verdict = verdict_of(inside) if inside or outside else INCONCLUSIVE
-    return ClaimResult("", verdict, evidence, values=[{**values, "low": low, "high": high}])
+    return judged(inside if inside or outside else None, evidence, **values, low=low, high=high)
 
 
-def unaffected(claim: str, ranks: list[RankResults]) -> ClaimResult:
+def unaffected(ranks: list[RankResults]) -> ClaimResult:
     """Return the verdict on a claim that batches, losses and accuracy are the same with both loaders."""
     torch_s, ray_s = ([rank[kind] for rank in ranks] for kind in ("torch's workers", "Ray's actors"))
     pair = "Ray's actors against torch's workers"
     batches = [same_batches(a["hashes"], b["hashes"]) for a, b in zip(torch_s, ray_s, strict=True)]
     accuracy = same_accuracy(_normed(ray_s[0]), _normed(torch_s[0]), pair)
-    return all_of(claim, [*batches, same_losses(ray_s[0], torch_s[0], pair), accuracy])
+    return all_of([*batches, same_losses(ray_s[0], torch_s[0], pair), accuracy])
 
 
-def over_ranks(claim: str, ranks: dict[str, list[RankResults]]) -> ClaimResult:
+def over_ranks(ranks: dict[str, list[RankResults]]) -> ClaimResult:
     """Return the verdict on a claim that a training over several ranks equals that of one process."""
     single, several = (ranks[name][0]["torch's workers"] for name in (SINGLE, RANKS))
     pair = f"{RANKS} against {SINGLE}"
     accuracy = same_accuracy(_normed(several), _normed(single), pair)
-    return all_of(claim, [same_losses(several, single, pair), accuracy])
+    return all_of([same_losses(several, single, pair), accuracy])
 
 
 def _normed(results: dict[str, Any]) -> list[float]:
@@ -228,23 +217,16 @@ def speed(options: StudyOptions) -> Measurements:
     return measured
 
 
-def crossing(measured: Measurements) -> str:
+def crossing(claims: Claims) -> str:
     """Return the lowest cost of a transform at which cores of other hosts pay off, in words."""
-    compare, costs = Claims(measured).compare, measured.figures["costs_s"]
+    measured, costs = claims.measured, claims.figures["costs_s"]
     names = {cost: (f"{cost_text(cost)}, {RAY_ELSEWHERE}", f"{cost_text(cost)}, {TORCH}") for cost in costs}
-    pays = [cost for cost in costs if compare(*names[cost]).outcome == "faster"]
+    pays = [cost for cost in costs if claims.compare(*names[cost]).outcome == "faster"]
     shipped = median(measured.seconds[f"{cost_text(0.0)}, {RAY}"]) / measured.figures["batches"]
     return (
         f"of the costs tried, {ELSEWHERE} actors are faster "
         f"{f'from {cost_text(min(pays))} on' if pays else 'at none'}; without a transform, {RAY} take "
         f"{seconds_text(shipped)} a MiB, and a network of 1 Gbit/s between hosts would add 8.4 ms"
-    )
-
-
-def starts(measured: Measurements) -> str:
-    """Return the time to the first batch of each loader, in words."""
-    return "first batch after " + ", ".join(
-        f"{seconds_text(seconds)} ({name})" for name, seconds in measured.figures["starts_s"].items()
     )
 
 
@@ -308,42 +290,34 @@ def _measure(options: StudyOptions) -> Measurements:
     return merged([shipped, accuracies(ranks)], data, ranks=ranks, **shipped.figures)
 
 
-def _evaluate(measured: Measurements) -> list[ClaimResult]:
-    ranks: dict[str, list[RankResults]] = measured.figures["ranks"]
-    most = cost_text(max(measured.figures["costs_s"]))
-    light, heavy, claims = f"{LIGHT}, ", f"{most}, ", Claims(measured)
-    return [
-        unaffected(
-            "A training in one process is as accurate with it (there 90.65 against 91.09 %).",
-            ranks[SINGLE],
+def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
+    ranks: dict[str, list[RankResults]] = claims.figures["ranks"]
+    light, heavy, faster = f"{LIGHT}, ", f"{cost_text(max(claims.figures['costs_s']))}, ", claims.faster
+    starts = (f"{seconds_text(seconds)} ({name})" for name, seconds in claims.figures["starts_s"].items())
+    return {
+        "A training in one process is as accurate with it (there 90.65 against 91.09 %).": unaffected(
+            ranks[SINGLE]
         ),
-        _data_parallel(),
-        unaffected("A training by DDP is as accurate with it (there 88.98 against 89.84 %).", ranks[RANKS]),
-        over_ranks("DDP over 2 ranks is the same training as one process.", ranks),
-        claims.faster(
-            "Where the transform is heavy, processors of other hosts load faster than this host's.",
-            heavy + RAY_ELSEWHERE,
-            heavy + TORCH,
-            f"; {crossing(measured)}",
+        "A training by DataParallel is as accurate with it (there 90.67 against 90.32 %).": _data_parallel(),
+        "A training by DDP is as accurate with it (there 88.98 against 89.84 %).": unaffected(ranks[RANKS]),
+        "DDP over 2 ranks is the same training as one process.": over_ranks(ranks),
+        "Where the transform is heavy, processors of other hosts load faster than this host's.": faster(
+            heavy + RAY_ELSEWHERE, heavy + TORCH, f"; {crossing(claims)}"
         ),
-        claims.faster(
-            "Where it is light, actors load faster than torch's workers.",
-            light + RAY,
-            light + TORCH,
-            f"; {starts(measured)}",
+        "Where it is light, actors load faster than torch's workers.": faster(
+            light + RAY, light + TORCH, f"; first batch after {', '.join(starts)}"
         ),
-    ]
+    }
 
 
 def _data_parallel() -> ClaimResult:
-    claim = "A training by DataParallel is as accurate with it (there 90.67 against 90.32 %)."
     try:
         pick_device("cuda:1")
         reason = "not run: this study trains on the CPU"
     except DeviceUnavailable:
         reason = "not run: needs 2 CUDA devices"
-    return ClaimResult(claim, INCONCLUSIVE, f"{reason}; on the CPU DataParallel changes nothing")
+    return judged(None, f"{reason}; on the CPU DataParallel changes nothing")
 
 
 QUESTION = "Does a DataLoader on Ray leave a training unchanged, and when is it faster?"
-STUDY = Study(DISTRIBUTED_LOADER, QUESTION, _setup, _measure, _evaluate)
+STUDY = Study(DISTRIBUTED_LOADER, QUESTION, _setup, _measure, _verdicts)

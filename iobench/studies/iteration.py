@@ -19,8 +19,7 @@ from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.results.run_warning import Value
-from iobench.studies._claims import ClaimResult, Claims, all_of, verdict_of, without_gpu
+from iobench.studies._claims import ClaimResult, Claims, all_of, judged
 from iobench.studies._epochs import epochs
 from iobench.studies._rounds import Contender, Measurements, exhaust, interleave, timed
 from iobench.studies._study import IO_EVALUATION, Study, StudyOptions
@@ -65,41 +64,39 @@ def _measure(options: StudyOptions) -> Measurements:
     _slice_lazily(_mapped(manifest))
     lazy = page_cache.residency([path for path in files if path.suffix == ".memmap"])
     data = f"{manifest.schema.samples:,} samples of {bytes_text(manifest.schema.sample_bytes)}"
-    return replace(measured, figures={"lazy_residency": lazy}, data=data)
+    return replace(measured, figures={"lazy_residency": lazy, "gpu": options.gpu}, data=data)
 
 
-def _evaluate(measured: Measurements) -> list[ClaimResult]:
-    equal, gpu = partial(_equal, measured), "To the GPU, tensordict and DataLoader cost the same."
-    return [
-        all_of(
-            "Dataset, tensorclass under DataLoader and slices iterate equally fast.",
-            [equal("", one, DATASET) for one in (BATCHED, SLICED)],
+def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
+    return {
+        "Dataset, tensorclass under DataLoader and slices iterate equally fast.": all_of(
+            [_equal(claims, one, DATASET) for one in (BATCHED, SLICED)]
         ),
-        equal("Slicing by itself brings no visible gain.", SLICED, BATCHED),
-        _copy_claim(measured),
-        equal("Filling a pre-allocated TensorDict costs what building one does.", FILLED, BUILT),
-        equal(gpu, GPU_SLICED, GPU_DATASET) if GPU_SLICED in measured.seconds else without_gpu(gpu),
-    ]
+        "Slicing by itself brings no visible gain.": _equal(claims, SLICED, BATCHED),
+        "To the CPU both load in 0.00 s, so all the time is the copy to the GPU.": _copying(claims),
+        "Filling a pre-allocated TensorDict costs what building one does.": _equal(claims, FILLED, BUILT),
+        "To the GPU, tensordict and DataLoader cost the same.": claims.on_gpu(
+            partial(_equal, one=GPU_SLICED, other=GPU_DATASET)
+        ),
+    }
 
 
-def _equal(measured: Measurements, claim: str, one: str, other: str) -> ClaimResult:
+def _equal(claims: Claims, one: str, other: str) -> ClaimResult:
     """Return the verdict on a claim of equal times; inconclusive if the slower one is too short."""
-    slower = max(one, other, key=lambda name: statistics.median(measured.seconds[name]))
-    return Claims(measured).equal(claim, one, other, long=[slower])
+    slower = max(one, other, key=lambda name: statistics.median(claims.measured.seconds[name]))
+    return claims.equal(one, other, long=[slower])
 
 
-def _copy_claim(measured: Measurements) -> ClaimResult:
-    claim = "To the CPU both load in 0.00 s, so all the time is the copy to the GPU."
-    touched = measured.figures["lazy_residency"]
+def _copying(claims: Claims) -> ClaimResult:
+    measured, touched = claims.measured, claims.figures["lazy_residency"]
     lazy, read = (seconds_text(min(measured.seconds[name])) for name in (LAZY, SLICED))
     evidence = (
         f"a loop that only slices a memory map and 'moves' the slices to the CPU took {lazy} and brought "
         f"{touched:.1%} of a cold file into memory; a loop that reads every byte took {read}"
     )
-    values: list[dict[str, Value]] = [{"lazy_residency": touched}]
     if touched < 0.5:
         evidence += "; slicing alone reads nothing, so its time is not that of loading"
-    return ClaimResult(claim, verdict_of(touched >= 0.5), evidence, measured.data, values)
+    return judged(touched >= 0.5, evidence, measured.data, lazy_residency=touched)
 
 
 def _mapped(manifest: Manifest) -> Any:
@@ -129,4 +126,4 @@ def _unchanged(batch: Any) -> Any:
 
 
 QUESTION = "Is tensorclass a faster way to feed training than DataLoader?"
-STUDY = Study(IO_EVALUATION, QUESTION, _setup, _measure, _evaluate, "experiments 1, 3 and 4")
+STUDY = Study(IO_EVALUATION, QUESTION, _setup, _measure, _verdicts, "experiments 1, 3 and 4")

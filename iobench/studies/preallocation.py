@@ -44,29 +44,29 @@ def _measure(options: StudyOptions) -> Measurements:
     return merged(parts, data, counts=counts)
 
 
-def _evaluate(measured: Measurements) -> list[ClaimResult]:
-    few, *_, many = measured.figures["counts"]
-    claims, held = Claims(measured), ""
+def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
+    (few, *_, many), held = claims.figures["counts"], ""
     for name in (CAT, FILL):
-        if (value := measured.median("memory_bytes", _of(name, many))) is not None:
+        if (value := claims.measured.median("memory_bytes", _of(name, many))) is not None:
             held += f"; {name} takes {bytes_text(value)}"
-    wins = claims.faster(
-        "Pre-allocating wins clearly once the pieces are many and large.",
-        _of(FILL, many),
-        _of(CAT, many),
-        f"{held}; {_crossing(measured, CAT)}, which also allocates once; "
-        f"{_crossing(measured, GROWN)}, which copies everything for each piece",
+    aside = (
+        f"{held}; {_crossing(claims, CAT)}, which also allocates once; "
+        f"{_crossing(claims, GROWN)}, which copies everything for each piece"
     )
+    wins = claims.faster(_of(FILL, many), _of(CAT, many), aside)
     crossings: list[dict[str, Value]] = [
-        {"method": name, "faster_at_pieces": ", ".join(map(str, _wins(measured, name)))}
+        {"method": name, "faster_at_pieces": ", ".join(map(str, _wins(claims, name)))}
         for name in (CAT, GROWN)
     ]
-    equal = [claims.equal("", _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
-    return [
-        replace(wins, values=[*wins.values, *crossings]),
-        claims.faster("", _of(FILL, few), _of(CAT, few)).opposite("With few pieces there is no gain."),
-        all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", equal),
-    ]
+    return {
+        "Pre-allocating wins clearly once the pieces are many and large.": replace(
+            wins, values=[*wins.values, *crossings]
+        ),
+        "With few pieces there is no gain.": claims.faster(_of(FILL, few), _of(CAT, few)).opposite(),
+        "Without pre-allocation a TensorDict takes as long as plain tensors.": all_of(
+            [claims.equal(_of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
+        ),
+    }
 
 
 def _methods(count: int) -> dict[str, Callable[[], Any]]:
@@ -102,15 +102,15 @@ def _of(method: str, count: int) -> str:
     return f"{method}, {count} pieces"
 
 
-def _crossing(measured: Measurements, other: str) -> str:
-    wins = _wins(measured, other)
+def _crossing(claims: Claims, other: str) -> str:
+    wins = _wins(claims, other)
     won = f"with {', '.join(map(str, wins))} pieces" if wins else "at no number of pieces"
     return f"pre-allocated is faster {won} than {other}"
 
 
-def _wins(measured: Measurements, other: str) -> list[int]:
-    counts = [n for n in measured.figures["counts"] if _of(other, n) in measured.seconds]
-    return [n for n in counts if Claims(measured).compare(_of(FILL, n), _of(other, n)).outcome == "faster"]
+def _wins(claims: Claims, other: str) -> list[int]:
+    counts = [count for count in claims.figures["counts"] if _of(other, count) in claims.measured.seconds]
+    return [n for n in counts if claims.compare(_of(FILL, n), _of(other, n)).outcome == "faster"]
 
 
 def _filled(whole: Any, pieces: list[Any]) -> Any:
@@ -131,6 +131,5 @@ def _peak(method: Callable[[], Any]) -> list[float]:
         return []
 
 
-STUDY = Study(
-    IO_EVALUATION, "When does pre-allocation pay off?", _setup, _measure, _evaluate, part="experiment 2"
-)
+QUESTION = "When does pre-allocation pay off?"
+STUDY = Study(IO_EVALUATION, QUESTION, _setup, _measure, _verdicts, "experiment 2")

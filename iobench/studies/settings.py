@@ -24,17 +24,7 @@ from iobench.loading.host_to_device import HostBatch, HostToDevice
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
-from iobench.results.run_warning import Value
-from iobench.studies._claims import (
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    ClaimResult,
-    Claims,
-    all_of,
-    verdict_of,
-    without_gpu,
-)
+from iobench.studies._claims import ClaimResult, Claims, all_of, judged
 from iobench.studies._epochs import Training, epochs
 from iobench.studies._rounds import (
     Contender,
@@ -252,37 +242,48 @@ def _measure(options: StudyOptions) -> Measurements:
     return replace(measured, figures=figures, data=data)
 
 
-def _evaluate(measured: Measurements) -> list[ClaimResult]:
-    name, claims = partial(_name, measured), _claims(measured)
-
-    def faster(one: int, other: int, started: Sequence[int]) -> ClaimResult:
-        names = [name(n, LARGE) for n in started]
-        return claims.faster("", name(one, LARGE), name(other, LARGE), started=names)
-
-    little, much, data = name(2, SMALL), name(2, LARGE), measured.figures["data_bytes"]
+def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
+    rows = partial(_Rows, claims)
+    little, much = rows(SMALL), rows(LARGE)
+    data, unset = claims.figures["data_bytes"], much[10]
     more = three_digits(data[str(LARGE)] / data[str(SMALL)])
     aside = f", with {more} times as much data for the latter"
-    pairs = {(name(a, LARGE), name(b, LARGE)): None for a, b in ((7, 2), (8, 1), (9, 10))}
-    unset, unwatched = name(10, LARGE), label_at(UNWATCHED, LARGE)
-    return [
-        claims.faster("Time grows with the data.", little, much, aside, long=[little, much]),
-        *_gpu_claims(measured),
-        all_of("Workers slow training down clearly.", [faster(2, n, started=[n]) for n in (3, 4, 5, 6)]),
-        all_of(
-            "Fewer workers slow it down less.",
-            [faster(a, b, started=[a, b]) for a, b in ((5, 3), (6, 4))],
+    pairs = dict.fromkeys((much[a], much[b]) for a, b in ((7, 2), (8, 1), (9, 10)))
+    return {
+        "Time grows with the data.": claims.faster(little[2], much[2], aside, long=[little[2], much[2]]),
+        "All of the data on the GPU is fastest.": claims.on_gpu(
+            lambda gpu: all_of([gpu.faster(much[11], much[n]) for n in range(1, 11)])
         ),
-        all_of(
-            "With little data, many workers want a large prefetch factor, few a small one.",
-            [_little_data_claim(measured, a, b) for a, b in ((3, 4), (6, 5))],
+        "Pinned memory helps only with the background generator or with little data.": claims.on_gpu(
+            lambda gpu: all_of(
+                [
+                    gpu.faster(much[8], much[9]),
+                    gpu.faster(little[1], little[10]),
+                    gpu.faster(much[1], much[10]).opposite(),
+                ]
+            )
         ),
-        all_of(
-            "The background generator speeds training up.",
-            [claims.faster("", *pair, long=pair) for pair in pairs],
+        "Copies that do not block help with much data and hurt with little.": claims.on_gpu(
+            lambda gpu: all_of([gpu.faster(much[2], much[1]), gpu.faster(little[1], little[2])])
         ),
-        _deadlock_claim(measured),
-        claims.equal("Watching memory does not change the times.", unset, unwatched, long=[unset]),
-    ]
+        "GPU memory depends on the data only where all of it is there.": claims.on_gpu(gpu_memory),
+        "Workers slow training down clearly.": all_of(
+            [claims.faster(much[2], much[n], started=[much[n]]) for n in (3, 4, 5, 6)]
+        ),
+        "Fewer workers slow it down less.": all_of(
+            [claims.faster(much[a], much[b], started=[much[a], much[b]]) for a, b in ((5, 3), (6, 4))]
+        ),
+        "With little data, many workers want a large prefetch factor, few a small one.": all_of(
+            [_prefetching(claims, a, b) for a, b in ((3, 4), (6, 5))]
+        ),
+        "The background generator speeds training up.": all_of(
+            [claims.faster(*pair, long=pair) for pair in pairs]
+        ),
+        "The background generator deadlocks together with workers.": _deadlock(claims),
+        "Watching memory does not change the times.": claims.equal(
+            unset, label_at(UNWATCHED, LARGE), long=[unset]
+        ),
+    }
 
 
 def _sizes(options: StudyOptions) -> tuple[int, int, int, int]:
@@ -304,19 +305,22 @@ def label_at(label: str, share: int) -> str:
     return f"{label}, at {share} %"
 
 
-def _name(measured: Measurements, number: int, share: int) -> str:
-    return label_at(TABLE[number].on("cuda" if measured.figures["gpu"] else "cpu").label, share)
+@dataclass(frozen=True)
+class _Rows:
+    """Names of the contenders of the table's rows, at a share of the data."""
+
+    claims: Claims
+    share: int
+
+    def __getitem__(self, row: int) -> str:
+        device = "cuda" if self.claims.figures["gpu"] else "cpu"
+        return label_at(TABLE[row].on(device).label, self.share)
 
 
-def _claims(measured: Measurements) -> Claims:
-    return Claims(measured, measured.figures.get("epochs", 1))
-
-
-def _little_data_claim(measured: Measurements, one: int, other: int) -> ClaimResult:
+def _prefetching(claims: Claims, one: int, other: int) -> ClaimResult:
     """Return whether a prefetch factor is faster than another, if there are enough batches to prefetch."""
-    names = _name(measured, one, SMALL), _name(measured, other, SMALL)
-    result = _claims(measured).faster("", *names, started=names)
-    batches = measured.figures.get("batches")
+    rows, batches = _Rows(claims, SMALL), claims.figures.get("batches")
+    result = claims.faster(rows[one], rows[other], started=[rows[one], rows[other]])
     prefetched = min(TABLE[n].workers * (TABLE[n].prefetch or 0) for n in (one, other))
     if batches is None or batches > prefetched:
         return result
@@ -324,42 +328,17 @@ def _little_data_claim(measured: Measurements, one: int, other: int) -> ClaimRes
     return result.too_small(reason, batches=batches, prefetched_batches=prefetched)
 
 
-def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
-    everything = "All of the data on the GPU is fastest."
-    pinned = "Pinned memory helps only with the background generator or with little data."
-    unblocked = "Copies that do not block help with much data and hurt with little."
-    memory = "GPU memory depends on the data only where all of it is there."
-    if not measured.figures["gpu"]:
-        return [without_gpu(claim) for claim in (everything, pinned, unblocked, memory)]
-    name = partial(_name, measured)
-    resident, others = name(11, LARGE), [name(n, LARGE) for n in range(1, 11)]
-    helps = partial(Claims(measured).faster, "")
-    return [
-        all_of(everything, [helps(resident, other) for other in others]),
-        all_of(
-            pinned,
-            [
-                helps(name(8, LARGE), name(9, LARGE)),
-                helps(name(1, SMALL), name(10, SMALL)),
-                helps(name(1, LARGE), name(10, LARGE)).opposite(),
-            ],
-        ),
-        all_of(unblocked, [helps(name(2, LARGE), name(1, LARGE)), helps(name(1, SMALL), name(2, SMALL))]),
-        gpu_memory_claim(memory, measured),
-    ]
-
-
-def gpu_memory_claim(claim: str, measured: Measurements) -> ClaimResult:
+def gpu_memory(claims: Claims) -> ClaimResult:
     """Return whether memory grows with the data only in the row that keeps all on the GPU."""
 
     def grown(row: int) -> float:
         little, much = (
-            measured.median("gpu_allocated_bytes", _name(measured, row, share)) or 0.0
+            claims.measured.median("gpu_allocated_bytes", _Rows(claims, share)[row]) or 0.0
             for share in (SMALL, LARGE)
         )
         return much - little
 
-    data = measured.figures["data_bytes"]
+    data = claims.figures["data_bytes"]
     more = data[str(LARGE)] - data[str(SMALL)]
     moved, all_there = max(grown(row) for row in range(1, 11)), grown(11)
     evidence = (
@@ -367,22 +346,18 @@ def gpu_memory_claim(claim: str, measured: Measurements) -> ClaimResult:
         f"grows by at most {bytes_text(max(0.0, moved))}; with all data there, by "
         f"{bytes_text(max(0.0, all_there))}"
     )
-    reproduced = moved < ALIKE * more and all_there > more / 2
-    values: dict[str, Value] = {"data_bytes": more, "growth_bytes": moved, "growth_with_all_bytes": all_there}
-    return ClaimResult(claim, verdict_of(reproduced), evidence, values=[values])
+    values = {"data_bytes": more, "growth_bytes": moved, "growth_with_all_bytes": all_there}
+    return judged(moved < ALIKE * more and all_there > more / 2, evidence, **values)
 
 
-def _deadlock_claim(measured: Measurements) -> ClaimResult:
-    claim, both = "The background generator deadlocks together with workers.", measured.figures["both"]
-    data = bytes_text(measured.figures["data_bytes"][str(SMALL)])
+def _deadlock(claims: Claims) -> ClaimResult:
+    both, data = claims.figures["both"], bytes_text(claims.figures["data_bytes"][str(SMALL)])
     what = f"{both['epochs']} epochs of {data} through a background thread over {MANY} workers"
     if both["failure"] is None:
-        evidence = f"{what} ended after {seconds_text(both['seconds'])}"
-        return ClaimResult(claim, NOT_REPRODUCED, evidence, values=[{"seconds": both["seconds"]}])
-    verdict = REPRODUCED if both["hung"] else INCONCLUSIVE
-    return ClaimResult(claim, verdict, f"{what}: the process {both['failure']}")
+        ended = f"{what} ended after {seconds_text(both['seconds'])}"
+        return judged(False, ended, seconds=both["seconds"])
+    return judged(both["hung"] or None, f"{what}: the process {both['failure']}")
 
 
-STUDY = Study(
-    MEMORY_SETTINGS, "Which of DataLoader's settings speed up training?", _setup, _measure, _evaluate
-)
+QUESTION = "Which of DataLoader's settings speed up training?"
+STUDY = Study(MEMORY_SETTINGS, QUESTION, _setup, _measure, _verdicts)

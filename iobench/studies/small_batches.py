@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,8 +36,8 @@ from iobench.studies._claims import (
     ClaimResult,
     Claims,
     all_of,
+    judged,
     verdict_of,
-    without_gpu,
 )
 from iobench.studies._epochs import TrainingInParts, epochs
 from iobench.studies._rounds import Contender, Heartbeat, Measurements, interleave, merged, run_in_subprocess
@@ -222,122 +222,96 @@ def _measure(options: StudyOptions) -> Measurements:
     )
 
 
-def _evaluate(measured: Measurements) -> list[ClaimResult]:
-    (few, *_, many), (none, *some, most) = measured.figures["batches"], measured.figures["workers"]
+def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
+    (few, *_, many), (none, *some, most) = claims.figures["batches"], claims.figures["workers"]
     small, large = f"png, batch {few}", f"png, batch {many}"
-    fewer = some[0] if some else none
-    claims, waits = Claims(measured), Claims(measured.of("wait_s"))
-    by_workers = "".join(_over_workers(measured, batch) for batch in (few, many))
-    lmdb_full = measured.figures["lmdb"]
+    fewer, waits, lmdb_full = some[0] if some else none, claims.of("wait_s"), claims.figures["lmdb"]
+    by_workers = "".join(_over_workers(claims, batch) for batch in (few, many))
     enlarged = "; the map of an open environment can be enlarged" if lmdb_full["grows"] else ""
     waiting = (
         ", in the time that an epoch waits for data; if each wait were in proportion to its batch, "
-        f"both would wait equally long{_over_batches(measured, 'wait_s')}"
+        f"both would wait equally long{_over_batches(waits)}"
     )
-    return [
-        claims.faster(
-            "An epoch with a larger batch is shorter.",
-            large,
-            small,
-            _over_batches(measured),
-            long=[small],
+    resized = "rows were appended to a chunked dataset created with maxshape=None"
+    return {
+        "An epoch with a larger batch is shorter.": claims.faster(
+            large, small, _over_batches(claims), long=[small]
         ),
-        waits.faster("The time for data does not grow in proportion to the batch.", large, small, waiting),
-        claims.faster(
-            f"With small batches, fewer workers are better than {most}.",
-            f"{small}, {fewer} workers",
-            small,
-            by_workers,
-            started=[small],
+        "The time for data does not grow in proportion to the batch.": waits.faster(large, small, waiting),
+        f"With small batches, fewer workers are better than {most}.": claims.faster(
+            f"{small}, {fewer} workers", small, by_workers, started=[small]
         ),
-        _lmdb_claim(claims, f"lmdb:codec=lz4, batch {few}", small),
-        *_gpu_claims(measured),
-        _forks_claim(measured),
-        ClaimResult(
-            "LMDB needs its map_size in advance.",
-            verdict_of(lmdb_full["refuses"]),
-            f"data beyond it are refused{enlarged}",
+        "LMDB with lz4 is better than PNG, but not so much better.": _lmdb(
+            claims, f"lmdb:codec=lz4, batch {few}", small
         ),
-        ClaimResult(
-            "HDF5 can be resized.",
-            verdict_of(measured.figures["hdf5_resizes"]),
-            "rows were appended to a chunked dataset created with maxshape=None",
+        "The GPU is busier with larger batches (33, 31, 37, 52, 84 %).": claims.on_gpu(_utilization),
+        "With small batches pageable memory is better than pinned.": claims.on_gpu(
+            lambda gpu: gpu.faster(pinned_name(SIDE, few, False), pinned_name(SIDE, few, True))
         ),
-    ]
+        f"Pinned memory does not help with {SMALL_SIDE}-pixel inputs and does with {SIDE}-pixel ones.": (
+            claims.on_gpu(
+                lambda gpu: all_of([_pinning(gpu, SMALL_SIDE, many).opposite(), _pinning(gpu, SIDE, many)])
+            )
+        ),
+        "HDF5 is vulnerable when read in parallel.": _shared_handle(claims.figures["forks"]),
+        "LMDB needs its map_size in advance.": judged(
+            lmdb_full["refuses"], f"data beyond it are refused{enlarged}"
+        ),
+        "HDF5 can be resized.": judged(claims.figures["hdf5_resizes"], resized),
+    }
 
 
-def _over_batches(measured: Measurements, figure: str | None = None) -> str:
+def _over_batches(claims: Claims) -> str:
     """Return the medians of PNG by batch size, in words."""
-    batches = measured.figures["batches"]
-    shown = measured.of(figure) if figure else measured
-    medians = [seconds_text(statistics.median(shown.seconds[f"png, batch {batch}"])) for batch in batches]
-    return f"; batch {', '.join(map(str, batches))}: {', '.join(medians)}"
+    batches = claims.figures["batches"]
+    return f"; batch {', '.join(map(str, batches))}: {_medians(claims, [f'png, batch {b}' for b in batches])}"
 
 
-def _over_workers(measured: Measurements, batch: int) -> str:
+def _over_workers(claims: Claims, batch: int) -> str:
     """Return the medians of PNG by number of workers, in words."""
-    *fewer, most = measured.figures["workers"]
+    *fewer, most = claims.figures["workers"]
     names = [f"png, batch {batch}, {count} workers" for count in fewer] + [f"png, batch {batch}"]
-    medians = [seconds_text(statistics.median(measured.seconds[name])) for name in names]
-    return f"; batch {batch}, {', '.join(map(str, (*fewer, most)))} workers: {', '.join(medians)}"
+    workers = ", ".join(map(str, (*fewer, most)))
+    return f"; batch {batch}, {workers} workers: {_medians(claims, names)}"
 
 
-def _lmdb_claim(claims: Claims, packed: str, png: str) -> ClaimResult:
-    better = claims.faster("LMDB with lz4 is better than PNG, but not so much better.", packed, png)
-    ratio = claims.compare(packed, png).ratio
+def _medians(claims: Claims, names: Sequence[str]) -> str:
+    return ", ".join(seconds_text(statistics.median(claims.measured.seconds[name])) for name in names)
+
+
+def _lmdb(claims: Claims, packed: str, png: str) -> ClaimResult:
+    better, ratio = claims.faster(packed, png), claims.compare(packed, png).ratio
     if better.verdict != REPRODUCED or ratio.low is None or ratio.high is None:
         return better
-    if ratio.low < TWICE < ratio.high:
-        return replace(better, verdict=INCONCLUSIVE)
-    return replace(better, verdict=verdict_of(ratio.high <= TWICE))
+    much = None if ratio.low < TWICE < ratio.high else ratio.high > TWICE
+    return replace(better, verdict=verdict_of(None if much is None else not much))
 
 
-def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
-    busier = "The GPU is busier with larger batches (33, 31, 37, 52, 84 %)."
-    pageable = "With small batches pageable memory is better than pinned."
-    helps = f"Pinned memory does not help with {SMALL_SIDE}-pixel inputs and does with {SIDE}-pixel ones."
-    if not measured.figures["gpu"]:
-        return [without_gpu(claim) for claim in (busier, pageable, helps)]
-    few, *_, many = measured.figures["batches"]
-    name, faster = pinned_name, Claims(measured).faster
-    return [
-        _utilization_claim(busier, measured),
-        faster(pageable, name(SIDE, few, False), name(SIDE, few, True)),
-        all_of(
-            helps,
-            [
-                faster("", name(SMALL_SIDE, many, True), name(SMALL_SIDE, many, False)).opposite(),
-                faster("", name(SIDE, many, True), name(SIDE, many, False)),
-            ],
-        ),
-    ]
+def _pinning(claims: Claims, side: int, batch: int) -> ClaimResult:
+    return claims.faster(pinned_name(side, batch, True), pinned_name(side, batch, False))
 
 
-def _utilization_claim(claim: str, measured: Measurements) -> ClaimResult:
-    busy = [measured.median("gpu_busy", f"png, batch {batch}") for batch in measured.figures["batches"]]
-    known = [share for share in busy if share is not None]
-    if len(known) < len(busy):
+def _utilization(claims: Claims) -> ClaimResult:
+    names = [f"png, batch {batch}" for batch in claims.figures["batches"]]
+    known = [share for name in names if (share := claims.measured.median("gpu_busy", name)) is not None]
+    if len(known) < len(names):
         why = "the GPU's driver does not report its utilization, or the epochs were too short"
-        return ClaimResult(claim, INCONCLUSIVE, why)
-    few, *_, many = measured.figures["batches"]
-    shares = measured.metrics["gpu_busy"]
-    large, small = ([max(s, LEAST_BUSY) for s in shares[f"png, batch {batch}"]] for batch in (many, few))
+        return judged(None, why)
+    shares = claims.measured.metrics["gpu_busy"]
+    large, small = ([max(share, LEAST_BUSY) for share in shares[name]] for name in (names[-1], names[0]))
     outcome = stats.compare_rates(large, small).outcome
-    texts = ", ".join(f"{share:.0%}" for share in known)
-    evidence = f"GPU utilization by batch size: {texts}"
-    return ClaimResult(claim, FASTER.get(outcome, INCONCLUSIVE), evidence, measured.data)
+    evidence = f"GPU utilization by batch size: {', '.join(f'{share:.0%}' for share in known)}"
+    return ClaimResult("", FASTER.get(outcome, INCONCLUSIVE), evidence, claims.measured.data)
 
 
-def _forks_claim(measured: Measurements) -> ClaimResult:
-    claim, forks = "HDF5 is vulnerable when read in parallel.", measured.figures["forks"]
+def _shared_handle(forks: Mapping[str, Any]) -> ClaimResult:
     what = f"{FORK_WORKERS} forked workers that share a handle opened before the fork"
     safe = "; iobench opens one in each worker, and checks the content that arrives"
     if forks["failure"] is not None:
         at_fault = forks["hung"] or any(sign in forks["failure"] for sign in OF_THE_LIBRARY)
-        verdict = REPRODUCED if at_fault else INCONCLUSIVE
-        return ClaimResult(claim, verdict, f"{what}: the process {forks['failure']}{safe}")
+        return judged(at_fault or None, f"{what}: the process {forks['failure']}{safe}")
     read = f"{what} read {forks['wrong']:,} of {forks['samples']:,} samples wrong"
-    return ClaimResult(claim, verdict_of(forks["wrong"] > 0), f"{read}{safe if forks['wrong'] else ''}")
+    return judged(forks["wrong"] > 0, f"{read}{safe if forks['wrong'] else ''}")
 
 
-STUDY = Study(IO_BOTTLENECK, "What feeds small batches best?", _setup, _measure, _evaluate)
+STUDY = Study(IO_BOTTLENECK, "What feeds small batches best?", _setup, _measure, _verdicts)

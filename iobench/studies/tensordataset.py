@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from iobench.base.units import bytes_text
 from iobench.host.call_profile import CallProfile
 from iobench.results.run_warning import Value
-from iobench.studies._claims import INCONCLUSIVE, ClaimResult, Claims, verdict_of
+from iobench.studies._claims import ClaimResult, Claims, judged
 from iobench.studies._rounds import Measurements, exhaust, interleave, timed
 from iobench.studies._study import FASTER_LOADING, Study, StudyOptions
 
@@ -48,34 +48,19 @@ def _measure(options: StudyOptions) -> Measurements:
     return replace(measured, figures={**profiles[0], "shares": shares}, data=samples)
 
 
-def _evaluate(measured: Measurements) -> list[ClaimResult]:
-    figures, once = measured.figures, "An epoch calls __getitem__ once for each sample."
-    by_sample = "Most of the time goes into __getitem__ (there 29.2 of 44.8 s)."
-    stacking = "Stacking the samples takes a good part of the rest (there 8 of 44.8 s)."
-    if figures.get("profiler"):
-        why = f"another profiler is active ({figures['profiler']}), so that calls cannot be counted"
-        profiled = [ClaimResult(claim, INCONCLUSIVE, why) for claim in (once, by_sample, stacking)]
-    else:
-        calls, rows = figures["calls"], figures["rows"]
-        counted = f"{calls:,} calls for {rows:,} samples"
-        profiled = [
-            ClaimResult(once, verdict_of(calls == rows), counted, "", [{"calls": calls, "samples": rows}]),
-            _share_claim(by_sample, measured, "__getitem__", MOST),
-            _share_claim(stacking, measured, "collate", SOME),
-        ]
-    remedy = "Indexing whole batches is the remedy."
-    return [*profiled, Claims(measured).faster(remedy, BY_BATCH, BY_SAMPLE, long=[BY_SAMPLE])]
+def _once(claims: Claims) -> ClaimResult:
+    calls, rows = claims.figures["calls"], claims.figures["rows"]
+    return judged(calls == rows, f"{calls:,} calls for {rows:,} samples", calls=calls, samples=rows)
 
 
-def _share_claim(claim: str, measured: Measurements, function: str, least: float) -> ClaimResult:
+def _share(claims: Claims, function: str, least: float) -> ClaimResult:
     """Return the verdict on a share of an epoch in a function, from the shares in all profiles."""
-    shares: Sequence[float] = measured.figures["shares"][function]
+    shares: Sequence[float] = claims.figures["shares"][function]
     decided = min(shares) > least or max(shares) <= least
-    verdict = verdict_of(min(shares) > least) if decided else INCONCLUSIVE
     evidence = f"{min(shares):.0%} to {max(shares):.0%} of an epoch in {len(shares)} runs of cProfile"
     evidence += ", which exaggerates the time of short calls"
     values: dict[str, Value] = {"function": function, "lowest": min(shares), "highest": max(shares)}
-    return ClaimResult(claim, verdict, evidence, measured.data, [values])
+    return judged(min(shares) > least if decided else None, evidence, claims.measured.data, **values)
 
 
 def _calls(loader: Any) -> dict[str, Any]:
@@ -83,7 +68,8 @@ def _calls(loader: Any) -> dict[str, Any]:
     with CallProfile() as profile:
         exhaust(loader)
     if profile.obstacle is not None:
-        return {"profiler": profile.obstacle, "shares": {}}
+        obstacle = f"another profiler is active ({profile.obstacle}), so that calls cannot be counted"
+        return {"obstacle": obstacle, "shares": {}}
     figures = profile.calls
     total = sum(own for _, _, own, _, _ in figures.values())
     calls = [value for key, value in figures.items() if key[2] == "__getitem__" and "dataset.py" in key[0]]
@@ -92,4 +78,18 @@ def _calls(loader: Any) -> dict[str, Any]:
     return {"shares": shares, "calls": sum(value[1] for value in calls), "rows": len(loader.dataset)}
 
 
-STUDY = Study(FASTER_LOADING, "What does one __getitem__ per sample cost?", _setup, _measure, _evaluate)
+def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
+    profiled = partial(claims.unless, "obstacle")
+    return {
+        "An epoch calls __getitem__ once for each sample.": profiled(_once),
+        "Most of the time goes into __getitem__ (there 29.2 of 44.8 s).": profiled(
+            partial(_share, function="__getitem__", least=MOST)
+        ),
+        "Stacking the samples takes a good part of the rest (there 8 of 44.8 s).": profiled(
+            partial(_share, function="collate", least=SOME)
+        ),
+        "Indexing whole batches is the remedy.": claims.faster(BY_BATCH, BY_SAMPLE, long=[BY_SAMPLE]),
+    }
+
+
+STUDY = Study(FASTER_LOADING, "What does one __getitem__ per sample cost?", _setup, _measure, _verdicts)

@@ -22,7 +22,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import memory, page_cache
-from iobench.studies._claims import EPOCH_S, INCONCLUSIVE, REPRODUCED, ClaimResult, Claims, all_of
+from iobench.studies._claims import EPOCH_S, REPRODUCED, ClaimResult, Claims, all_of
 from iobench.studies._rounds import ROUNDS, Heartbeat, Measurements, RoundResult, merged, run_in_subprocess
 from iobench.studies._study import IO_EVALUATION, Study, StudyOptions, scratch
 
@@ -192,16 +192,20 @@ def _measure(options: StudyOptions) -> Measurements:
     )
 
 
-def _evaluate(measured: Measurements) -> list[ClaimResult]:
-    sizes = measured.figures["sizes"]
-    cold, failure = [f"{size}, cold" for size in sizes], measured.figures["cold_failure"]
-    equal = "DataLoader and tensorclass cost the same"
-    return [
-        _equal_claim(f"{equal}, whatever the volume.", measured, sizes, None),
-        _equal_claim(f"{equal} from a cold disk, too (not tested there).", measured, cold, failure),
-        _proportional_claim(measured, sizes),
-        _memory_claim(measured),
-    ]
+def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
+    sizes, equal = claims.figures["sizes"], "DataLoader and tensorclass cost the same"
+    return {
+        f"{equal}, whatever the volume.": _equal(claims, sizes),
+        f"{equal} from a cold disk, too (not tested there).": claims.unless(
+            "cold_failure", partial(_equal, volumes=[f"{size}, cold" for size in sizes])
+        ),
+        "Time grows in proportion to the volume, so that one volume speaks for all.": _proportional(
+            claims, sizes
+        ),
+        "Where memory ends, so does the warm cache: reading slows down (not tested there).": claims.unless(
+            "limit_failure", _beyond_memory
+        ),
+    }
 
 
 def _sizes(options: StudyOptions) -> tuple[int, ...]:
@@ -274,30 +278,25 @@ def _gib_of(contender: str) -> str:
     return f"a GiB of {contender}"
 
 
-def _per_gib(measured: Measurements) -> Measurements:
+def _per_gib(measured: Measurements) -> Claims:
+    """Return the claims on the time that each contender takes for a GiB."""
     speeds = measured.metrics["speed_bytes_per_s"]
     seconds = {_gib_of(name): [GIB / speed for speed in values] for name, values in speeds.items()}
-    return Measurements(seconds, data=measured.data)
+    return Claims(Measurements(seconds, data=measured.data))
 
 
-def _proportional_claim(measured: Measurements, sizes: Sequence[str]) -> ClaimResult:
+def _proportional(claims: Claims, sizes: Sequence[str]) -> ClaimResult:
     """Return the verdict from the smallest volume whose epochs are long enough."""
-    claim = "Time grows in proportion to the volume, so that one volume speaks for all."
+    measured = claims.measured
     epoch_s = {size: statistics.median(measured.seconds[at(SLICES, size)]) for size in sizes}
     large = [size for size in sizes[:-1] if epoch_s[size] >= EPOCH_S] or sizes[:1]
     names, aside = [at(SLICES, size) for size in (large[0], sizes[-1])], _speeds(measured, SLICES, sizes)
     few, many = map(_gib_of, names)
-    result = Claims(_per_gib(measured)).equal(claim, few, many, f"; {aside}")
-    return Claims(measured).long(result, names)
+    return claims.long(_per_gib(measured).equal(few, many, f"; {aside}"), names)
 
 
-def _equal_claim(
-    claim: str, measured: Measurements, volumes: Sequence[str], failure: str | None
-) -> ClaimResult:
-    if failure is not None:
-        return ClaimResult(claim, INCONCLUSIVE, failure)
-    each = [Claims(measured).equal("", at(SLICES, volume), at(BATCHES, volume)) for volume in volumes]
-    return all_of(claim, each)
+def _equal(claims: Claims, volumes: Sequence[str]) -> ClaimResult:
+    return all_of([claims.equal(at(SLICES, volume), at(BATCHES, volume)) for volume in volumes])
 
 
 def _speeds(measured: Measurements, label: str, volumes: Sequence[str]) -> str:
@@ -306,21 +305,20 @@ def _speeds(measured: Measurements, label: str, volumes: Sequence[str]) -> str:
     return f"{label} reads {', '.join(texts)}"
 
 
-def _memory_claim(measured: Measurements) -> ClaimResult:
-    claim = "Where memory ends, so does the warm cache: reading slows down (not tested there)."
-    if measured.figures["limit_failure"] is not None:
-        return ClaimResult(claim, INCONCLUSIVE, measured.figures["limit_failure"])
-    within, *_, beyond = volumes = measured.figures["limited"]
+def _beyond_memory(claims: Claims) -> ClaimResult:
+    measured, per_gib = claims.measured, _per_gib(claims.measured)
+    within, *_, beyond = volumes = claims.figures["limited"]
     labels = [name.partition(" at ")[0] for name in measured.seconds if name.endswith(at("", beyond))]
-    faster = partial(Claims(_per_gib(measured)).faster, claim)
-    slower = {label: faster(_gib_of(at(label, within)), _gib_of(at(label, beyond))) for label in labels}
+    slower = {
+        label: per_gib.faster(_gib_of(at(label, within)), _gib_of(at(label, beyond))) for label in labels
+    }
     fastest = max(labels, key=lambda label: measured.median("speed_bytes_per_s", at(label, within)) or 0.0)
     same = [label for label, result in slower.items() if result.verdict != REPRODUCED]
     unchanged = f"; not significantly slower at {beyond}: {', '.join(same)}" if same else ""
     evidence = f"{slower[fastest].evidence}; {_speeds(measured, fastest, volumes)}{unchanged}"
-    return replace(slower[fastest], evidence=evidence, data=measured.figures["limited_data"])
+    return replace(slower[fastest], evidence=evidence, data=claims.figures["limited_data"])
 
 
 PART = "the volume of data, which it varied, and the disk, which it left out"
 QUESTION = "Does the answer depend on how much data there is?"
-STUDY = Study(IO_EVALUATION, QUESTION, _setup, _measure, _evaluate, PART)
+STUDY = Study(IO_EVALUATION, QUESTION, _setup, _measure, _verdicts, PART)

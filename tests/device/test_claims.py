@@ -7,7 +7,7 @@ from simulated import device
 from iobench.bench.training import Trainer
 from iobench.loading.host_to_device import HostToDevice
 from iobench.studies import _epochs, settings
-from iobench.studies._claims import NOT_REPRODUCED, REPRODUCED
+from iobench.studies._claims import NOT_REPRODUCED, REPRODUCED, Claims
 from iobench.studies._rounds import Measurements, interleave
 from iobench.studies.settings import Combination, Resident
 
@@ -44,12 +44,12 @@ def measured(plug_in, monkeypatch, tmp_path):
 
 
 def test_gpu_memory_is_per_contender_and_grows_only_if_all_data_are_there(measured):
-    assert settings.gpu_memory_claim("c", measured()).verdict == REPRODUCED
+    assert settings.gpu_memory(Claims(measured())).verdict == REPRODUCED
 
 
 def test_the_claim_is_not_reproduced_if_the_data_do_not_stay_there(measured, monkeypatch):
     monkeypatch.setitem(settings.TABLE, 11, Combination())
-    assert settings.gpu_memory_claim("c", measured()).verdict == NOT_REPRODUCED
+    assert settings.gpu_memory(Claims(measured())).verdict == NOT_REPRODUCED
 
 
 def test_the_table_s_last_row_has_all_data_on_the_device_before_the_first_batch(late, images):

@@ -26,7 +26,7 @@ def ranks(count):
 
 
 def test_equal_trainings_are_reproduced():
-    result = unaffected("c", ranks(2))
+    result = unaffected(ranks(2))
     assert result.verdict == REPRODUCED
     values = {name: value for one in result.values for name, value in one.items()}
     assert (values["same_batches"], values["batches"]) == (2, 2)
@@ -45,16 +45,16 @@ def test_equal_trainings_are_reproduced():
 def test_a_different_loss_is_detected(dtype, off, expected):
     trainings = ranks(1)
     trainings[0]["Ray's actors"][dtype] = {"losses": [*LOSSES[:2], LOSSES[2] + off]}
-    assert unaffected("c", trainings).verdict == expected
-    assert over_ranks("c", {"one process": ranks(1), "DDP of 2": ranks(2)}).verdict == REPRODUCED
+    assert unaffected(trainings).verdict == expected
+    assert over_ranks({"one process": ranks(1), "DDP of 2": ranks(2)}).verdict == REPRODUCED
 
 
 def test_a_different_batch_on_any_rank_is_detected():
     trainings = ranks(2)
     trainings[1]["Ray's actors"]["hashes"] = ["a", "c"]
-    assert unaffected("c", trainings).verdict == NOT_REPRODUCED
+    assert unaffected(trainings).verdict == NOT_REPRODUCED
     trainings[1]["Ray's actors"]["hashes"] = ["a"]
-    assert unaffected("c", trainings).verdict == NOT_REPRODUCED
+    assert unaffected(trainings).verdict == NOT_REPRODUCED
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_different_batch_on_any_rank_is_detected():
 def test_equivalence_of_accuracies_is_decided_over_seeds(others, expected):
     trainings = {"one process": ranks(1), "DDP of 2": ranks(2)}
     trainings["DDP of 2"][0]["torch's workers"] = trained(others)
-    assert over_ranks("c", deepcopy(trainings)).verdict == expected
+    assert over_ranks(deepcopy(trainings)).verdict == expected
 
 
 def test_without_ray_the_hint_is_the_pip_command(monkeypatch, tmp_path):
