@@ -146,7 +146,7 @@ def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, execut
     thread = threading.Thread(target=stop.wait)
     thread.start()
     executor.prove(case, 1, tick)
-    assert tick.progress.batches > 0
+    assert tick.progress.count > 0
     (first,) = children()
     for number in (1, 2, 3):
         executor.measure(case, number, Tick())

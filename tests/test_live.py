@@ -51,7 +51,7 @@ def test_a_running_epoch_has_its_speed_its_round_and_the_time_left(view, monkeyp
     now[0] += 2
     view.recorded(NPY, a_record(1000))
     progress = view.begins(NPY, 2)
-    progress.batches = 300
+    progress.count = 300
     now[0] += 1
     text = shown(view)
     for part in ("round 2 of 3", "npy · native", "300 MiB/s", "15.0 s left"):

@@ -199,13 +199,13 @@ def no_list(manifest: Manifest) -> Finding:
 
 
 class BatchCheck(Protocol):
-    """BatchCheck of the batches of an epoch, or of a part of one, on the device."""
+    """Check of the batches of an epoch, or of a part of one, on the device."""
 
     def expect(self, request: EpochRequest) -> None:
         """Note the rows that will come next; call it before the first batch."""
 
     def add(self, batch: DeviceBatch) -> None:
-        """BatchCheck a batch; raises WrongContent if its samples are not the dataset's."""
+        """Check a batch; raises WrongContent if its samples are not the dataset's."""
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
         """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -113,7 +113,6 @@ class RoundSpec:
     limit_s: float = math.inf  # ends a part, however short its window; an epoch, too, if `batches` is given
     cut: TimeLimit | None = None  # ends an epoch over a dataset that is not to be extrapolated
     requested: Callable[[EpochRequest], None] = lambda request: None  # before each epoch, untimed
-    excluded: Collection[int] = ()  # processes whose memory does not count
     warm: bool = False  # the data are in the page cache: their pages are mapped before the clock starts, as
     # in later epochs of a script that keeps its files open
     strict: bool = False  # synchronize the device after each batch
@@ -165,7 +164,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
         def source() -> DatasetSource:
             return DatasetSource(loader, opened(loader, counting), transfer, spec)
 
-        measured = time_round(source, opener.path, loader.workers, transfer, spec, opener.guarded())
+        counters = Counters(opener.path, early_snapshot=loader.workers > 0)
+        measured = time_round(source, opener.path, counters, transfer, spec, opener.guarded())
         timing = measured.timing
         taken = LOG.take(log, timing.epochs, timing.logical_bytes if timing.partial else None)
     opener.check_versions(loader.unpinned)
@@ -178,7 +178,7 @@ Guard = AbstractContextManager[Callable[[], None]]  # gives a check, called afte
 def time_round(
     opened_source: Callable[[], BatchSource],
     path: Path,
-    workers: int,
+    counters: Counters,
     transfer: HostToDevice,
     spec: RoundSpec,
     guard: Guard | None = None,
@@ -187,11 +187,9 @@ def time_round(
 
     Each batch is passed to the consumer on the device. The clock of an epoch stops after the device is
     synchronized; over several ranks the slowest counts. Closing is not timed. `path` is for errors and for
-    the disk's counters. The source starts so many `workers` for each epoch. The check that `guard` gives
-    raises after each batch what went wrong meanwhile.
+    mapping its pages. The check that `guard` gives raises after each batch what went wrong meanwhile.
     """
     opening, cpu_speed = Meter(), CpuSpeedProbe()
-    counters = Counters(path, early_snapshot=workers > 0, excluded=spec.excluded)
     with device_errors(str(path)), disk_errors(path):
         counters.start()
         try:

@@ -19,7 +19,7 @@ from iobench.base.text import reason
 from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.bench.content_check import BatchCheck, PixelCheck, UserLoaderCheck, content_check
 from iobench.bench.epoch import ProcessGroup, RoundSpec, SingleProcess, epoch_request, measure, opened
-from iobench.bench.outcome import Progress
+from iobench.bench.outcome import BatchCount, Progress
 from iobench.bench.part import Proof, TimeLimit
 from iobench.bench.training import TrainingStep
 from iobench.dataset.manifest import Manifest
@@ -86,12 +86,12 @@ class Tick:
     """Callback after each batch: checks for Ctrl-C and updates the progress."""
 
     check_interrupt: Callable[[], None] = lambda: None
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = field(default_factory=BatchCount)
 
     def __call__(self) -> None:
         """Count one batch; raises KeyboardInterrupt after Ctrl-C."""
         self.check_interrupt()
-        self.progress.batches += 1
+        self.progress.count += 1
 
 
 class Executor(Protocol):

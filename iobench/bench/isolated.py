@@ -19,7 +19,6 @@ from iobench.base.errors import CaseDied, IobenchError
 from iobench.base.standard_streams import stdout_to_stderr
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
-from iobench.bench.outcome import Progress
 from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.host import memory
@@ -116,7 +115,7 @@ class CaseProcess:
 
         def idle() -> None:
             tick.check_interrupt()
-            tick.progress.batches = self.child.heartbeats.count - before
+            tick.progress.count = self.child.heartbeats.count - before
 
         try:
             self.child.send((what, argument))
@@ -129,32 +128,16 @@ class CaseProcess:
         except ChildHung as error:
             problem = f"no batch came for {error.limit_s:g} s, so its process was ended"
             raise CaseDied(problem, kind="timeout", hint="allow more time with --timeout") from error
-        tick.progress.batches = self.child.heartbeats.count - before
+        tick.progress.count = self.child.heartbeats.count - before
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-class _SharedProgress(Progress):
-    """Progress that the parent process reads."""
-
-    def __init__(self, shared: SharedCount) -> None:
-        self._shared = shared
-
-    @property
-    def batches(self) -> int:
-        """Batches of all rounds so far."""
-        return self._shared.count
-
-    @batches.setter
-    def batches(self, value: int) -> None:
-        self._shared.count = value
-
-
 def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Execute the parent's commands for one case, until the parent ends."""
     case, root, index_end = connection.recv()
-    tick = Tick(progress=_SharedProgress(heartbeats))
+    tick = Tick(progress=heartbeats)
     # what a user's loader prints is for its user
     printed = stdout_to_stderr() if case.loader.user_defined else contextlib.nullcontext()
     with printed, contextlib.suppress(EOFError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
@@ -104,11 +104,17 @@ def _as_json(error: IobenchError) -> dict[str, str | None]:
     return {"message": str(error), **error.fields()}
 
 
-@dataclass
-class Progress:
-    """Batches consumed in the current round; the run writes it, any thread may read it."""
+class Progress(Protocol):
+    """Number of batches consumed in the current round; the run writes it, any thread may read it."""
 
-    batches: int = 0
+    count: int
+
+
+@dataclass
+class BatchCount:
+    """Progress of a run in this process."""
+
+    count: int = 0
 
 
 class Observer:
@@ -125,7 +131,7 @@ class Observer:
 
     def begins(self, key: str, number: int) -> Progress:
         """Receive the start of a case's round (0 is untimed); the run updates the returned progress."""
-        return Progress()
+        return BatchCount()
 
     def recorded(self, key: str, record: Record) -> None:
         """Receive the record of a timed round that has ended."""

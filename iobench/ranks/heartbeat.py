@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iobench.base.errors import InvalidSettings, RankLost
-from iobench.bench.outcome import Progress
+from iobench.bench.outcome import BatchCount, Progress
 from iobench.host.rank_info import RankInfo
 
 SILENT_S = 30.0  # without a heartbeat: a stopped process, or a host or network that is gone
@@ -95,7 +95,8 @@ class HeartbeatMonitor:
     """
 
     def __init__(self, info: RankInfo, store: KVStore) -> None:
-        self.info, self.progress = info, Progress()  # the others see the progress in this rank's heartbeats
+        self.info = info
+        self.progress: Progress = BatchCount()  # the others see it in this rank's heartbeats
         # called with the verdict if the main thread hangs and does not end by itself
         self.end: Callable[[RankLost], None] = lambda verdict: None
         self.verdict: RankLost | None = None  # why all ranks end
@@ -218,7 +219,7 @@ class HeartbeatMonitor:
 
     def _heartbeat(self) -> None:
         self._heartbeats += 1
-        text = f"{self._heartbeats} {self._collectives} {self.progress.batches}"
+        text = f"{self._heartbeats} {self._collectives} {self.progress.count}"
         self.store.write(_name(self.info.rank), text)
         interrupted, verdict, *texts = self.store.read([INTERRUPTED, VERDICT, *map(_name, self._peers)])
         self.interrupted = self.interrupted or interrupted is not None

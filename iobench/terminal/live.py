@@ -15,7 +15,7 @@ from rich.text import Text
 
 from iobench.base.text import printable
 from iobench.base.units import MIB, counted, rate_text, seconds_text, three_digits
-from iobench.bench.outcome import Observer, Progress
+from iobench.bench.outcome import BatchCount, Observer, Progress
 from iobench.results.cases import Label
 from iobench.results.display import table
 from iobench.results.metrics import epoch_share_text, mib_text
@@ -64,7 +64,7 @@ class View(Observer):
         self._labels, self._batch_bytes = dict[str, Label](), dict[str, int]()
         self._rates: dict[str, list[float]] = {}
         self._doing, self._bytes, self._number = "", 0, 0
-        self._progress, self._began = Progress(), time.monotonic()
+        self._progress, self._began = BatchCount(), time.monotonic()
         self._first_began: float | None = None
         self._before = 0
 
@@ -85,7 +85,7 @@ class View(Observer):
 
     def begins(self, key: str, number: int) -> Progress:
         """Show the case and its current speed."""
-        self._progress, self._began, self._number = Progress(), time.monotonic(), number
+        self._progress, self._began, self._number = BatchCount(), time.monotonic(), number
         self._bytes = self._batch_bytes[key]
         if number:
             self._doing = str(self._labels[key])
@@ -103,7 +103,7 @@ class View(Observer):
 
     def _line(self) -> str:
         elapsed = time.monotonic() - self._began
-        rate = self._progress.batches * self._bytes / MIB / elapsed if elapsed > 0 else 0.0
+        rate = self._progress.count * self._bytes / MIB / elapsed if elapsed > 0 else 0.0
         parts = [self._doing, f"{three_digits(rate)} MiB/s"]
         if self._number:
             total = f" of {self._planned}" if self._planned else ""

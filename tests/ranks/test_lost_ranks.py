@@ -227,8 +227,8 @@ def test_a_rank_that_keeps_others_waiting_without_a_batch_hangs(ranks, clock):
 def test_a_rank_that_gets_batches_does_not_hang(ranks, clock):
     ranks[0].enter_collective()
     for _ in range(100):
-        ranks[1].progress.batches += 1
-        ranks[2].progress.batches += 1
+        ranks[1].progress.count += 1
+        ranks[2].progress.count += 1
         clock.sleep(1)
         ranks[0].check(10)
 

@@ -20,6 +20,7 @@ from iobench.bench.options import MODELS, check_steps
 from iobench.bench.training import SimulatedStep, Trainer, TrainingStep
 from iobench.formats import Field, Schema
 from iobench.host.device import pick_device
+from iobench.host.machine_load import Counters
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
 from iobench.loading.inspection import Replay, batch_tensors, length_of, samples_of
 from iobench.loading.tensors import tensor_of
@@ -156,9 +157,9 @@ class Turn(BatchSource):
             consumer(batch)
             count()
 
-        spec = RoundSpec(0, consume, thresholds.ROUND_S, excluded=excluded)
-        path = Path.cwd()  # where the loader reads is unknown
-        self.measured = time_round(self._open, path, self._workers, consumer.transfer, spec)
+        spec, path = RoundSpec(0, consume, thresholds.ROUND_S), Path.cwd()  # where it reads is unknown
+        counters = Counters(path, early_snapshot=self._workers > 0, excluded=excluded)
+        self.measured = time_round(self._open, path, counters, consumer.transfer, spec)
         self.wall_s = time.perf_counter() - began
         return self
 
