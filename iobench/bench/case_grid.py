@@ -150,7 +150,7 @@ UNREAD = {"order", "format"}  # a loader with no other obstacle reads nothing of
 
 @dataclass(frozen=True)
 class _Request:
-    """What was asked for of a dataset, and why combinations of it make no case."""
+    """Request for cases of a dataset, and the reasons why combinations of it make none."""
 
     manifest: Manifest
     options: RunOptions
