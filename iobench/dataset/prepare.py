@@ -30,7 +30,7 @@ from iobench.dataset.opener import Opener
 from iobench.dataset.sources import Source, checked, prefetched
 from iobench.dataset.staging import Seal, locked, new_generation, os_errors, sync, sync_directory, temporary
 from iobench.dataset.verify import HashWriter, Progress, compare, hash_rest, no_progress, read_back
-from iobench.formats import Batch, Format, Schema, identity
+from iobench.formats import Batch, Format, Schema
 from iobench.formats.array_schema import with_selection
 
 CLOCK_S = time.get_clock_info("perf_counter").resolution  # shortest measurable duration
@@ -125,10 +125,16 @@ class ArtifactWriter:
         with temporary(root) as folder, HashWriter.temporary(root) as hashes:
             check, stored = Checksum(schema), Checksum(schema)
             started: list[float] = []
-            hashed = _hashed(_noting(started, batches()), check)
-            if not form.lossless:
-                hashed = _hashed(hashed, stored, form.roundtrip)
-            counting = contextlib.closing(self._counted(f"writing {variant}", hashed))
+
+            def hashed() -> Iterator[Batch]:
+                started.append(time.perf_counter())  # libraries are imported when the first is asked for
+                for batch in batches():
+                    check.add_in_order(batch)
+                    if not form.lossless:
+                        stored.add_in_order(form.roundtrip(batch))
+                    yield batch
+
+            counting = contextlib.closing(self._counted(f"writing {variant}", hashed()))
             with staging.writing_back(folder), counting as counted:
                 form.write(folder, schema, counted)
             sync(folder)
@@ -208,21 +214,6 @@ def library_of(form: Format) -> str:
         problem = f"format {form.name}: no package {form.library!r} is installed, its version is unknown"
         hint = "install it, or name another library in the format"
         raise PrepareError(problem, "unknown-library", hint=hint) from None
-
-
-def _noting(started: list[float], batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the batches after noting when the first was asked for: by then, libraries are imported."""
-    started.append(time.perf_counter())
-    yield from batches
-
-
-def _hashed(
-    batches: Iterator[Batch], check: Checksum, stored: Callable[[Batch], Batch] = identity
-) -> Iterator[Batch]:
-    """Yield the batches after adding the stored form of each to `check`."""
-    for batch in batches:
-        check.add_in_order(stored(batch))
-        yield batch
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:

@@ -115,19 +115,24 @@ def check_places(manifest: Manifest, variant: str) -> None:
         return
     placements, samples = remote.placements(), manifest.schema.samples
     for field in manifest.schema.fields:
-        if (place := placements.get(field.name)) is None:
-            raise _misplaced(manifest, variant, field.name)
-        sizes = np.array([artifact.files[str(file)].bytes for file in place.files])
-        if not _fits(place, samples):
-            raise _misplaced(manifest, variant, field.name)
-        for rows in bounding_rows(place, samples):
-            try:
-                file, offset = place.locate(rows)
-                inside = (file >= 0) & (offset >= 0) & (offset + field.sample_bytes <= sizes[file])
-            except IndexError:
-                raise _misplaced(manifest, variant, field.name) from None
-            if not inside.all():
-                raise _misplaced(manifest, variant, field.name)
+        place = placements.get(field.name)
+        if place is None or not _inside(place, samples, field.sample_bytes, artifact):
+            problem = f"{variant}: rows of field {field.name} lie outside its objects"
+            hint = manifest.location_of(variant).hint
+            raise CorruptArtifact(problem, "misplaced-rows", manifest.url, hint=hint)
+
+
+def _inside(place: Placement, samples: int, sample_bytes: int, artifact: Artifact) -> bool:
+    """Return whether all samples lie in the artifact's files."""
+    sizes = np.array([artifact.files[str(file)].bytes for file in place.files])
+    try:
+        parts = (place.locate(rows) for rows in bounding_rows(place, samples))
+        return _fits(place, samples) and all(
+            ((file >= 0) & (offset >= 0) & (offset + sample_bytes <= sizes[file])).all()
+            for file, offset in parts
+        )
+    except IndexError:
+        return False
 
 
 def _fits(place: Placement, samples: int) -> bool:
@@ -141,11 +146,6 @@ def _fits(place: Placement, samples: int) -> bool:
     first = place.first
     alike = 0 < len(first) == len(place.file) == len(place.offset)
     return bool(alike and first[0] == 0 and first[-1] < samples and (np.diff(first) > 0).all())
-
-
-def _misplaced(manifest: Manifest, variant: str, field: str) -> CorruptArtifact:
-    problem = f"{variant}: rows of field {field} lie outside its objects"
-    return CorruptArtifact(problem, "misplaced-rows", manifest.url, hint=manifest.location_of(variant).hint)
 
 
 def check_target(address: str, overwrite: bool) -> ObjectStore:
