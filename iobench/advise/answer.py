@@ -11,7 +11,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, three_digits
 from iobench.results import stats
 from iobench.results.display import Block, Chart, Columns, Displayed
-from iobench.results.run_warning import LONGER, RunWarning, Value, Values
+from iobench.results.run_warning import LONGER, RunWarning, Value, Values, warning_blocks
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import claim_text, ratio_text
 
@@ -62,7 +62,7 @@ class Answer(Displayed):
         for title, code in self.listings():
             if code:
                 yield Block("code", code.splitlines(), title)
-        yield from (Block("warning", [one.sentence], one.kind) for one in self.warnings)
+        yield from warning_blocks(self.warnings)
 
 
 DECIDED, TIED, LIMITED = "decided", "tied", "limited"  # outcomes that recommend something else

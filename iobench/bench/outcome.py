@@ -20,6 +20,7 @@ from iobench.results.columns import blocks_of
 from iobench.results.display import Block, Displayed
 from iobench.results.parts import DatasetPart
 from iobench.results.record import Record
+from iobench.results.run_warning import warning_blocks
 from iobench.results.summary import Summary, summarise
 
 
@@ -79,8 +80,7 @@ class Run(Displayed):
             yield from (Block("chart", chart=one) for one in charts.of_contexts(self.summary.contexts))
         if failed or ended:
             yield Block("text", [*ended, *failed])
-        for one in self.summary.warnings if self.summary else ():
-            yield Block("warning", [one.sentence], one.kind)
+        yield from warning_blocks(self.summary.warnings if self.summary else ())
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each round of a case."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import metadata
@@ -23,7 +23,7 @@ from iobench.results.charts import heading
 from iobench.results.columns import blocks_of, identity_columns, metric_columns
 from iobench.results.display import Block, Chart, table
 from iobench.results.record import Record
-from iobench.results.run_warning import LONGER, RunWarning
+from iobench.results.run_warning import LONGER, RunWarning, warning_blocks
 from iobench.results.scaling_curve import curves
 from iobench.results.summary import CaseSummary, Context, summarise
 from iobench.results.trend import Trend
@@ -88,8 +88,8 @@ def page(
     ]
     if not records:
         answer = f"{head.findings[0].sentence}" if head else "Published claims, reproduced here"
-        warnings = _as_blocks(_warnings(head, records) if head else [])
-        return Page([answer], [Section("", warnings), *advised, *claims])
+        warnings = warning_blocks(_warnings(head, records) if head else [])
+        return Page([answer], [Section("", [*warnings]), *advised, *claims])
     summary = summarise(records)
     contexts, machines = summary.contexts, _machines(records)
     answered = [head.findings[0]] if head else verdict.answer(summary)
@@ -106,7 +106,7 @@ def page(
         sections=[
             Section("", [Block("chart", chart=charts.overview(contexts))]),
             Section("Every case", tables),
-            Section("", _as_blocks(_warnings(head, records) if head and final else summary.warnings)),
+            Section("", [*warning_blocks(_warnings(head, records) if head and final else summary.warnings)]),
             *advised[: len(about)],
             *behind[: charts.MAX_CONTEXTS],
             Section("Across settings", [Block("chart", chart=one) for one in spanning]),
@@ -148,10 +148,6 @@ def _numbered(block: Block, number: int) -> Block:
     if block.chart is None:
         return block
     return replace(block, chart=replace(block.chart, name=f"recommended-{number}-{block.chart.name}"))
-
-
-def _as_blocks(warnings: Iterable[RunWarning]) -> list[Block]:
-    return [Block("warning", [one.sentence], one.kind) for one in warnings]
 
 
 def _warnings(one: Recommendation, records: Sequence[Record]) -> list[RunWarning]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -10,6 +10,7 @@ from iobench.base import thresholds
 from iobench.base.machine import BackgroundLoad
 from iobench.base.units import bytes_text
 from iobench.results.cases import Groups
+from iobench.results.display import Block
 from iobench.results.record import Record
 
 MAX_NAMED = 2  # cases named in a sentence
@@ -48,6 +49,11 @@ def _alternatives(hints: Sequence[str]) -> str:
     """Join hints as ``a, b or c``."""
     *first, last = hints
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def warning_blocks(warnings: Iterable[RunWarning]) -> Iterator[Block]:
+    """Yield a block for each warning."""
+    return (Block("warning", [one.sentence], one.kind) for one in warnings)
 
 
 Rounds: TypeAlias = Sequence[Record]  # of one case

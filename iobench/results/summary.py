@@ -151,10 +151,6 @@ class Context:
         """Return it for JSON, without the records."""
         return {"title": self.title, "cases": self.cases, "verdict": self.verdict}
 
-    def label(self, key: str) -> str:
-        """Return the name of a case within its context."""
-        return next(case.name for case in self.cases if case.key == key)
-
 
 @dataclass(frozen=True)
 class Summary:

@@ -18,7 +18,7 @@ import psutil
 
 from iobench.base.errors import InvalidSettings
 from iobench.results.display import Block, table
-from iobench.results.run_warning import RunWarning, background_warnings
+from iobench.results.run_warning import RunWarning, background_warnings, warning_blocks
 from iobench.studies._claims import ClaimResult, Claims
 from iobench.studies._rounds import Measurements
 
@@ -116,7 +116,7 @@ class StudyResult:
         titles, *rows = self.measurements.table()
         yield table(titles, rows)
         yield Block("text", [self.source, self.setup])
-        yield from (Block("warning", [one.sentence], one.kind) for one in self.warnings)
+        yield from warning_blocks(self.warnings)
 
 
 @dataclass(frozen=True)
