@@ -81,7 +81,7 @@ class ObjectStore:
         options: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
         if url.startswith("file://"):
             options = {"mkdir": True}
-        self._store = self._translated(lambda: from_url(url, **options), "")
+        self._store = self._retried(lambda: from_url(url, **options), "", 0)
 
     def get(self, name: str, start: int, length: int, etag: str) -> memoryview:
         """Return bytes of an object; `etag` pins its version if it is not empty."""
@@ -108,11 +108,11 @@ class ObjectStore:
     def read(self, name: str) -> bytes:
         """Return a whole small object."""
         request = lambda: memoryview(self._obstore.get(self._store, name).bytes())  # noqa: E731
-        return bytes(self._retried(lambda: self._logged(request, name), name, first=True))
+        return bytes(self._retried(lambda: self._logged(request, name), name, FIRST_RETRIES))
 
     def head(self, name: str) -> StoredObject:
         """Return size and version of an object."""
-        meta = self._retried(lambda: self._obstore.head(self._store, name), name, first=True)
+        meta = self._retried(lambda: self._obstore.head(self._store, name), name, FIRST_RETRIES)
         return StoredObject(int(meta["size"]), _version(meta))
 
     def below(self) -> Iterator[tuple[str, StoredObject]]:
@@ -132,7 +132,7 @@ class ObjectStore:
                 pages = None
                 raise
 
-        while page := self._retried(next_page, "", first=last is None):
+        while page := self._retried(next_page, "", FIRST_RETRIES if last is None else None):
             for meta in page:
                 last = meta["path"]
                 yield last, StoredObject(int(meta["size"]), _version(meta))
@@ -162,14 +162,14 @@ class ObjectStore:
         """Store an object; `new` raises ArtifactExists if there is one of that name."""
         mode = "create" if new else "overwrite"
         options: dict[str, Any] = {"mode": mode} if isinstance(content, bytes) else {"chunk_size": PART_BYTES}
-        made = self._translated(lambda: self._obstore.put(self._store, name, content, **options), name)
+        made = self._retried(lambda: self._obstore.put(self._store, name, content, **options), name, 0)
         # a folder's tags are not those that a web server will give its files
         return StoredObject(size, "" if self.url.startswith("file://") else _version(made))
 
     def delete(self, names: list[str]) -> None:
         """Remove objects."""
         for name in names:
-            self._translated(lambda name=name: self._obstore.delete(self._store, name), name)  # type: ignore[misc]
+            self._retried(lambda name=name: self._obstore.delete(self._store, name), name, 0)  # type: ignore[misc]
 
     def close(self) -> None:
         """Release what is held between requests: nothing."""
@@ -186,8 +186,9 @@ class ObjectStore:
             raise _ShortBody(f"{len(got)} bytes of {length}")
         return memoryview(got)
 
-    def _retried(self, request: Callable[[], T], name: str, first: bool = False) -> T:
-        left, pause_s = min(self._retries, FIRST_RETRIES) if first else self._retries, PAUSE_S
+    def _retried(self, request: Callable[[], T], name: str, most: int | None = None) -> T:
+        """Return what a request returns, which is sent again at most so often; raise iobench's errors."""
+        left, pause_s = self._retries if most is None else min(self._retries, most), PAUSE_S
         while True:
             try:
                 return request()
@@ -196,21 +197,10 @@ class ObjectStore:
             except Exception as error:  # noqa: BLE001 - translated, or sent again
                 ended = not left or self.stopping or time.monotonic() > self._until
                 if ended or not may_pass(error, self._fails):
-                    raise self._error(error, name) from None
+                    raise error_of(error, self._fails, f"{self.url}/{name}".rstrip("/")) from None
                 LOG.retried(is_throttle(error))
                 time.sleep(pause_s * random.uniform(0.5, 1.5))
                 left, pause_s = left - 1, min(2 * pause_s, MAX_PAUSE_S)
-
-    def _translated(self, request: Callable[[], T], name: str) -> T:
-        try:
-            return request()
-        except IobenchError:
-            raise
-        except Exception as error:  # noqa: BLE001 - obstore raises many classes
-            raise self._error(error, name) from None
-
-    def _error(self, error: Exception, name: str) -> IobenchError:
-        return error_of(error, self._fails, f"{self.url}/{name}".rstrip("/"))
 
     def _replaced(self, name: str, etag: str, found: str) -> CorruptArtifact:
         return CorruptArtifact(
