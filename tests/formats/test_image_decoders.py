@@ -13,7 +13,7 @@ from kinds import kind
 from iobench import formats
 from iobench.base import registry
 from iobench.base.errors import CorruptArtifact, InvalidOption, MissingDependency
-from iobench.contrib.formats.shared import jpeg_decoders
+from iobench.contrib.formats.shared import scaled_images
 from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES, jpeg_decoder
 from iobench.dataset.add import add
 from iobench.dataset.manifest import Manifest, missing_libraries
@@ -246,5 +246,5 @@ def test_the_code_that_users_are_shown_decodes(word):
 
 
 def test_only_installed_libraries_decode(monkeypatch):
-    monkeypatch.setattr(jpeg_decoders, "is_installed", lambda module: module == "simplejpeg")
+    monkeypatch.setattr(scaled_images, "is_installed", lambda module: module == "simplejpeg")
     assert [one.name for one in PILLOW.jpeg_decoders()] == ["simplejpeg"]

@@ -16,7 +16,7 @@ from worker_datasets import RAISED, Augmented, Once, Troubled, killed, noted, ra
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.contrib.ray import loader, ray_runtime, remote_worker
-from iobench.contrib.ray.remote_worker import dealt
+from iobench.contrib.ray.remote_worker import round_robin
 
 SETTINGS = {"num_workers": 2, "worker_init_fn": noted, "persistent_workers": True}
 
@@ -116,7 +116,7 @@ def test_small_batches_are_shipped_together_and_large_ones_alone():
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 1, 2)])
 def test_batches_are_assigned_in_turn_whatever_the_number_per_shipment(sizes):
-    shares, queues = dealt(iter(range(11)), 3), [[], [], []]
+    shares, queues = round_robin(iter(range(11)), 3), [[], [], []]
     while any(more := [[*islice(share, most)] for share, most in zip(shares, sizes, strict=True)]):
         for queue, one in zip(queues, more, strict=True):
             queue += one

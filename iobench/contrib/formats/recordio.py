@@ -352,13 +352,11 @@ class _RecordIOWriter(ShardWriter):
                 yield _in_parts(IR_HEADER.pack(0, 0.0, row, 0) + payload)
                 row += 1
 
-    def stamp(self, table: Array, first: int) -> None:
+    def stored(self, table: Array, first: int) -> bytes | memoryview:
+        """Return the numbered records, of which those that contain the magic word are split into parts."""
         at = HEAD.size + ID_AT
         rows = np.arange(first, first + len(table), dtype="<u8")
         table[:, at : at + 8] = rows.view(np.uint8).reshape(-1, 8)
-
-    def stored(self, table: Array, first: int) -> bytes | memoryview:
-        """Return the records, of which those that contain the magic word are split into parts."""
         words = table.view("<u4")[:, HEAD.size // WORD : (HEAD.size + self._size) // WORD]
         held = (words == MAGIC).any(1)
         sizes = np.full(len(table), table.shape[1])

@@ -99,7 +99,7 @@ class TfRecord(RecordFormat):
             files = min(schema.samples, 1 + 2 * records // self.shard_bytes)
         else:
             writer = _TFRecordWriter(Path(), schema, self.shard_bytes)
-            records, files = schema.samples * len(writer.record.pattern), writer.shards
+            records, files = schema.samples * len(writer.record), writer.shards
         return records + files * 4096 + (1 << 20)
 
     def source(self, path: Path, schema: Schema | None = None) -> Examples:
@@ -337,13 +337,14 @@ class _TFRecordWriter(ShardWriter):
         of = "" if self.schema.ragged else f"-of-{self.shards:05d}"  # whose number is not known before
         return self._path / f"{PREFIX}{number:05d}{of}.tfrecord"
 
-    def stamp(self, table: Array, first: int) -> None:
+    def stored(self, table: Array, first: int) -> bytes | memoryview:
         from crc32c import crc32c
 
         data, width = raw_bytes(table), table.shape[1]
         for row in range(len(table)):
             end = (row + 1) * width - TAIL
             CRC.pack_into(data, end, masked(crc32c(data[row * width + HEAD : end])))
+        return data
 
     def records(self, batches: Iterable[Batch]) -> Iterator[bytes]:
         from crc32c import crc32c

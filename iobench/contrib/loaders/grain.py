@@ -245,13 +245,9 @@ def _marked(names: Sequence[str], length: int, sample: Mapping[str, Array]) -> d
     """Return a sample with its mark; PortableError if it is longer than a row."""
     longest = max(len(sample[name]) for name in names)
     if longest > length:
-        error = LoaderFailed(
-            "Grain packs only samples that fit into a row, and one is longer",
-            kind="too-long",
-            expected=f"at most {length:,}",
-            found=f"{longest:,}",
-            hint="use longer rows, or omit the option packing",
-        )
+        problem = "Grain packs only samples that fit into a row, and one is longer"
+        expected, hint = f"at most {length:,}", "use longer rows, or omit the option packing"
+        error = LoaderFailed(problem, "too-long", expected=expected, found=f"{longest:,}", hint=hint)
         raise PortableError.wrap(error)
     return {**sample, MARK: 0}
 

@@ -135,12 +135,9 @@ class RemoteShards:
             raise PortableError.wrap(error) from error
         except (OSError, tarfile.TarError) as error:
             status = re.search(r"exit (\d+)", str(error.args[0]))
-            failed = LoaderFailed(
-                "webdataset could not read the shard",
-                kind="store-failed",
-                path=error.args[-1],  # webdataset puts it there
-                found=f"status {status[1]} of curl" if status else str(error.args[0]).partition(" @ ")[0],
-            )
+            found = f"status {status[1]} of curl" if status else str(error.args[0]).partition(" @ ")[0]
+            shard, problem = error.args[-1], "webdataset could not read the shard"
+            failed = LoaderFailed(problem, "store-failed", shard, found=found)
             raise PortableError.wrap(failed) from error
 
     def _opened(self, address: str, mode: str, buffer_bytes: int) -> RawIOBase:
@@ -200,13 +197,8 @@ class SampleDecoder:
                 suffixes.setdefault(name, suffixes[image])
         for field in self._fields:
             if field.name not in suffixes:
-                raise PortableError.wrap(
-                    CorruptArtifact(
-                        f"no file of field {field.name} in sample {sample['__key__']}",
-                        kind="unknown-array",
-                        path=self._path,
-                    )
-                )
+                problem = f"no file of field {field.name} in sample {sample['__key__']}"
+                raise PortableError.wrap(CorruptArtifact(problem, "unknown-array", self._path))
         return [suffixes[field.name] for field in self._fields]
 
 

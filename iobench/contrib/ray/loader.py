@@ -17,7 +17,7 @@ from iobench.base.text import reason
 from iobench.contrib.ray import ray_runtime
 from iobench.contrib.ray.actor import WorkerSpec
 from iobench.contrib.ray.packed import pack, pageable, pinned
-from iobench.contrib.ray.remote_worker import BatchTimeout, RemoteWorker, WorkerConfig, dealt
+from iobench.contrib.ray.remote_worker import BatchTimeout, RemoteWorker, WorkerConfig, round_robin
 from iobench.host.device import device_of, pick_device
 
 PLACED = {"scheduling_strategy": "SPREAD"}  # over all hosts, to use the cores of all
@@ -150,7 +150,7 @@ class _Workers:
 
     def epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return an iterator over the batches of these indices, the first of which are already requested."""
-        for member, own in zip(self._members, dealt(batches, len(self._members)), strict=True):
+        for member, own in zip(self._members, round_robin(batches, len(self._members)), strict=True):
             member.begin(own)
         self._epochs += 1
         return self._batches(self._epochs)

@@ -177,7 +177,7 @@ class RemoteWorker:
         self._requests = deque(repeated)
 
 
-def dealt(batches: Iterator[Any], workers: int) -> list[Iterator[Any]]:
+def round_robin(batches: Iterator[Any], workers: int) -> list[Iterator[Any]]:
     """Return the batches of each worker, assigned in turn, as torch does."""
     return [islice(own, number, None, workers) for number, own in enumerate(tee(batches, workers))]
 

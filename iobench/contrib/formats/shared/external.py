@@ -9,21 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Field, Index, Schema
+from iobench.formats import Field, Index
 
-# Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
-# compress 10,000 : 1 cannot be data.
-MOST_FILLED_BYTES, MOST_PACKED = 1 << 30, 10_000
 FIXED = "pad the samples to one shape, or crop them to one"
-
-
-def check_stored(path: Path, schema: Schema, stored_bytes: int) -> Schema:
-    """Return the schema; CorruptArtifact (``not-stored``) if almost all of the data were never written."""
-    if schema.logical_bytes > MOST_FILLED_BYTES + MOST_PACKED * stored_bytes:
-        problem, expected = "most of the data were never written", f"{schema.logical_bytes:,} bytes of arrays"
-        found = f"{stored_bytes:,} stored bytes"
-        raise CorruptArtifact(problem, "not-stored", path, expected=expected, found=found)
-    return schema
 
 
 def as_options(fields: Iterable[Field]) -> str:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from iobench.base.errors import MissingDependency
-from iobench.base.registry import is_installed
 from iobench.base.standard_streams import native_stderr_hidden
 from iobench.base.text import reason
-from iobench.formats import Array, WholeDecoder
+from iobench.formats import Array
 
 if TYPE_CHECKING:
     from iobench.formats.image_decoding import ImageLayout, JpegDecoder
@@ -228,14 +227,8 @@ def _fitted(pixels: Array, layout: ImageLayout, size: Size) -> Array:
     return array
 
 
-def installed_decoders() -> Iterator[WholeDecoder]:
-    """Yield the decoders whose libraries are installed; each imports its library when it is called."""
-    for word, library in JPEG_LIBRARIES.items():
-        if is_installed(library.module):
-            yield WholeDecoder(word, library.code, partial(_whole, word))
-
-
-def _whole(word: str, stored: bytes, mode: str, size: Size) -> Array:
+def decode_whole(word: str, stored: bytes, mode: str, size: Size) -> Array:
+    """Return the pixels of an RGB or gray JPEG file by a library, which is imported here."""
     from iobench.formats.image_decoding import ImageLayout
 
     width, height = size

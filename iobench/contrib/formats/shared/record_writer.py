@@ -9,7 +9,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +17,10 @@ import numpy as np
 
 from iobench.base.errors import UnsupportedSchema, corrupt, expecting
 from iobench.base.files import regular
-from iobench.formats import Array, Batch, Field, Index, Ragged, Schema, raw_bytes
+from iobench.formats import Array, Batch, BatchStream, Field, Index, Ragged, Schema, raw_bytes
 
 PIECE_BYTES = 4 << 20  # of records that are assembled at once
 SCHEMA_FILE = "schema.json"
-
-
-@dataclass(frozen=True)
-class RecordTemplate:
-    """Layout of one sample's record: bytes that all samples share, and the fields between them."""
-
-    pattern: bytes  # the record with zeros in place of the fields
-    places: Mapping[str, int]  # byte offset of each field in the record
-
-    @classmethod
-    def of(cls, parts: Sequence[bytes | Field]) -> RecordTemplate:
-        """Return the template of a record that consists of these parts in order."""
-        places, pattern = {}, bytearray()
-        for part in parts:
-            if isinstance(part, Field):
-                places[part.name] = len(pattern)
-                pattern += bytes(part.sample_bytes)
-            else:
-                pattern += part
-        return cls(bytes(pattern), places)
-
-    def table(self, batch: Batch) -> Array:
-        """Return the records of a batch, uint8 of shape (samples, record bytes)."""
-        count = len(next(iter(batch.values())))
-        table = np.empty((count, len(self.pattern)), np.uint8)
-        table[:] = np.frombuffer(self.pattern, np.uint8)
-        for name, place in self.places.items():
-            raw = np.frombuffer(raw_bytes(batch[name]), np.uint8).reshape(count, -1)
-            table[:, place : place + raw.shape[1]] = raw
-        return table
 
 
 class ShardWriter(ABC):
@@ -63,9 +33,14 @@ class ShardWriter(ABC):
     def __init__(
         self, schema: Schema, parts: Sequence[bytes | Field], shard_bytes: int, head: int = 0, extra: int = 0
     ) -> None:
-        self.schema, self.record = schema, RecordTemplate.of(parts)
+        self.schema, self._places, pattern = schema, dict[str, int](), bytearray()
+        for part in parts:
+            if isinstance(part, Field):
+                self._places[part.name] = len(pattern)
+            pattern += bytes(part.sample_bytes) if isinstance(part, Field) else part
+        self.record = bytes(pattern)  # of a sample of one size, with zeros in place of the fields
         self._room, self._extra = shard_bytes - head, extra
-        self._rows = min(max(1, self._room // (len(self.record.pattern) + extra)), schema.samples)
+        self._rows = min(max(1, self._room // (len(self.record) + extra)), schema.samples)
 
     @property
     def shards(self) -> int:
@@ -84,12 +59,11 @@ class ShardWriter(ABC):
         """Return the bytes after a file's records; empty unless overridden."""
         return b""
 
-    def stamp(self, table: Array, first: int) -> None:
-        """Fill in what differs between records, such as checksums; row 0 is sample `first`."""
-        return
-
     def stored(self, table: Array, first: int) -> bytes | memoryview:
-        """Return the bytes to write for stamped records; the records themselves unless overridden."""
+        """Return the bytes of records, after filling in what differs between them, such as checksums.
+
+        Row 0 is sample `first`. The table itself unless overridden.
+        """
         return raw_bytes(table)
 
     @abstractmethod
@@ -100,29 +74,30 @@ class ShardWriter(ABC):
         """Write all files; return the number of samples in each."""
         if self.schema.ragged:
             return self._write_groups(self.records(batches))
-        counts, pieces = list[int](), self._pieces(batches)
-        for number, inside in itertools.groupby(pieces, lambda piece: piece[0] // self._rows):
-            counts.append(min(self._rows, self.schema.samples - number * self._rows))
-            with open(self.path_of(number), "xb") as file:
-                file.write(self.begin(np.full(counts[-1], len(self.record.pattern))))
-                for first, batch in inside:
-                    table = self.record.table(batch)
-                    self.stamp(table, first)
-                    file.write(self.stored(table, first))
+        counts, stream, row = list[int](), BatchStream(batches), 0
+        width = len(self.record)
+        most = max(1, PIECE_BYTES // width)
+        for first in range(0, self.schema.samples, self._rows):
+            counts.append(min(self._rows, self.schema.samples - first))
+            with open(self.path_of(len(counts) - 1), "xb") as file:
+                file.write(self.begin(np.full(counts[-1], width)))
+                for batch in stream.take(counts[-1]):
+                    for low in range(0, len(next(iter(batch.values()))), most):
+                        table = self._table({name: array[low : low + most] for name, array in batch.items()})
+                        file.write(self.stored(table, row))
+                        row += len(table)
                 file.write(self.end())
         return counts
 
-    def _pieces(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
-        """Yield pieces of the batches with their first sample; no piece crosses the end of a file."""
-        start, most = 0, max(1, PIECE_BYTES // len(self.record.pattern))
-        for batch in batches:
-            count, low = len(next(iter(batch.values()))), 0
-            while low < count:
-                inside = self._rows - (start + low) % self._rows
-                high = min(count, low + most, low + inside)
-                yield start + low, {name: array[low:high] for name, array in batch.items()}
-                low = high
-            start += count
+    def _table(self, batch: Batch) -> Array:
+        """Return the records of samples of one size, uint8 of shape (samples, record bytes)."""
+        count = len(next(iter(batch.values())))
+        table = np.empty((count, len(self.record)), np.uint8)
+        table[:] = np.frombuffer(self.record, np.uint8)
+        for name, place in self._places.items():
+            raw = np.frombuffer(raw_bytes(batch[name]), np.uint8).reshape(count, -1)
+            table[:, place : place + raw.shape[1]] = raw
+        return table
 
     def _write_groups(self, records: Iterable[bytes]) -> list[int]:
         """Write records that differ in length; those of a file are in memory until it is full."""

@@ -219,7 +219,7 @@ class RecordFormat(Format, Detectable):
 
 
 @dataclass(frozen=True)
-class _Places:
+class _FieldLocations:
     """Locations of the fields: stored as in memory, encoded samples of one shape, and encoded ragged ones.
 
     `whole` are the records, and the bytes of each or of all, if they are verified.
@@ -241,28 +241,28 @@ class RecordReader(Reader):
         super().__init__(schema)
         self._source: RecordSource | None = source
         self._maps, self._lock = source.maps, threading.Lock()
-        self._known: _Places | None = None
+        self._known: _FieldLocations | None = None
         if source.epoch is not None:
             self.epoch = source.epoch
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the locations of the fields that are stored as in memory; ragged ones as `ListedSpans`."""
-        return self._places().placement
+        return self._locations().placement
 
     def blocks(self) -> Sequence[Blocks]:
         """Return the locations of the fields that are stored encoded, each sample of one shape a block."""
-        return self._places().blocks
+        return self._locations().blocks
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample: views of the files where it is stored as in memory, else new arrays."""
         self._check_row(row)
-        rows, places = np.array([row]), self._places()
+        rows, locations = np.array([row]), self._locations()
         sample = {}
         for spec in self.schema.fields:
             if spec.is_ragged:
                 array = self._elements(spec, row)
-            elif spec.name in places.placement:
-                number, offset = (int(part[0]) for part in places.placement[spec.name].locate(rows))
+            elif spec.name in locations.placement:
+                number, offset = (int(part[0]) for part in locations.placement[spec.name].locate(rows))
                 stored = self._bytes(number, offset, offset + spec.sample_bytes)
                 array = np.frombuffer(stored, spec.dtype, spec.elements, offset).reshape(spec.shape)
             else:
@@ -294,7 +294,7 @@ class RecordReader(Reader):
         self._source = None
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        placement = self._places().placement
+        placement = self._locations().placement
         for name, target in out.items():
             if name in placement:
                 flat = target.reshape(len(rows), -1).view(np.uint8)
@@ -309,8 +309,8 @@ class RecordReader(Reader):
 
     def _elements(self, spec: Field, row: int) -> Array:
         """Return the elements of a sample of a ragged field, a view of its file unless they are encoded."""
-        places = self._places()
-        spans, decoder = places.encoded.get(spec.name, (places.placement.get(spec.name), None))
+        locations = self._locations()
+        spans, decoder = locations.encoded.get(spec.name, (locations.placement.get(spec.name), None))
         assert isinstance(spans, ListedSpans)
         number, offset, size = int(spans.file[row]), int(spans.offset[row]), int(spans.size[row])
         stored = self._bytes(number, offset, offset + size)[offset : offset + size]
@@ -321,14 +321,14 @@ class RecordReader(Reader):
 
     def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
         """Decode these rows, each of which is a block, in place."""
-        for blocks in self._places().blocks:
+        for blocks in self._locations().blocks:
             (name,) = blocks.fields
             for slot, row in enumerate(rows.tolist() if name in out else ()):
                 target = {name: out[name][slot : slot + 1]}
                 blocks.decode(row, self.stored_block(blocks, row), target)
 
     def _verify(self, rows: Index) -> None:
-        if (whole := self._places().whole) is not None:
+        if (whole := self._locations().whole) is not None:
             (place, size), once = whole, np.unique(rows)
             unclosed(self._source).verify(*place.locate(once), size[once] if len(size) > 1 else size, once)
 
@@ -339,13 +339,13 @@ class RecordReader(Reader):
             raise corrupt(self._maps.files[number], f"{high} bytes", len(stored))
         return stored
 
-    def _places(self) -> _Places:
+    def _locations(self) -> _FieldLocations:
         with self._lock:
             if self._known is None:
-                self._known = self._located(unclosed(self._source))
+                self._known = self._locate(unclosed(self._source))
             return self._known
 
-    def _located(self, source: RecordSource) -> _Places:
+    def _locate(self, source: RecordSource) -> _FieldLocations:
         index, files = _IndexBuilder(source, self.schema), self._maps.files
         chunks = self.load_or_build("chunks", index.chunks)
         if len(chunks["first"]):
@@ -355,9 +355,9 @@ class RecordReader(Reader):
                 if name.endswith(".offset")
             }
             if WHOLE not in placement:
-                return _Places(placement)
+                return _FieldLocations(placement)
             whole = placement.pop(WHOLE), np.asarray(chunks[f"{WHOLE}.size"][:1])
-            return _Places(placement, whole=whole)
+            return _FieldLocations(placement, whole=whole)
         lists = self.load_or_build("lists", index.lists)
         file, placement, blocks, encoded = lists["file"], {}, [], {}
         for spec in self.schema.fields:
@@ -373,9 +373,9 @@ class RecordReader(Reader):
             else:
                 placement[spec.name] = Listed(files, file, offset)
         if f"{WHOLE}.offset" not in lists:
-            return _Places(placement, blocks, encoded)
+            return _FieldLocations(placement, blocks, encoded)
         records = Listed(files, file, lists[f"{WHOLE}.offset"])
-        return _Places(placement, blocks, encoded, (records, lists[f"{WHOLE}.size"]))
+        return _FieldLocations(placement, blocks, encoded, (records, lists[f"{WHOLE}.size"]))
 
 
 def _filling(name: str, files: Sequence[Path], file: Index, decoder: Decoder) -> Decode:
@@ -418,8 +418,9 @@ class _Chunk:
         sizes = {name: values for name, values in lists.items() if name not in places}
         if sizes.keys() - {"file", f"{WHOLE}.size"} or any(np.diff(one).any() for one in sizes.values()):
             return None
-        strides = {stride for values in places.values() for stride in np.unique(np.diff(values)).tolist()}
-        if len(strides) > 1 or min(strides, default=1) <= 0:
+        steps = [np.diff(values) for values in places.values()]
+        strides = {int(one[0]) for one in steps if len(one)}
+        if len(strides) > 1 or min(strides, default=1) <= 0 or any((one != one[:1]).any() for one in steps):
             return None
         begins = {name: int(values[0]) for name, values in places.items()}
         offset = next(iter(begins.values()))

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, ClassVar
@@ -19,11 +20,12 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, InvalidOption, SourceError, UnsupportedSchema
 from iobench.base.finding import Finding
 from iobench.base.options import option
+from iobench.base.registry import is_installed
 from iobench.base.units import counted, parse_shape
 from iobench.contrib.formats.shared.jpeg_decoders import (
     JPEG_LIBRARIES,
     JpegLibrary,
-    installed_decoders,
+    decode_whole,
     jpeg_decoder,
 )
 from iobench.formats import VARIES, Array, Epoch, Field, Format, Schema, WholeDecoder, check_sample
@@ -139,7 +141,9 @@ class ScaledImages(Format):
 
     def jpeg_decoders(self) -> Iterator[WholeDecoder]:
         """Yield the installed decoders of JPEG files besides Pillow."""
-        return installed_decoders()
+        for word, library in JPEG_LIBRARIES.items():
+            if is_installed(library.module):
+                yield WholeDecoder(word, library.code, partial(decode_whole, word))
 
     def decode(self) -> ScaledDecoder | None:
         """Return the decoder of images of any size; None without `shape`."""

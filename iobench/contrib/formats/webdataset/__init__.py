@@ -117,7 +117,7 @@ class WebDataset(ScaledImages, RecordFormat):
             records = schema.logical_bytes + schema.samples * each
             shards = min(schema.samples, 1 + 2 * records // self.shard_bytes)
         else:
-            records, shards = schema.samples * len(writer.record.pattern), writer.shards
+            records, shards = schema.samples * len(writer.record), writer.shards
         return records + shards * (len(END) + 4096) + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
@@ -436,9 +436,10 @@ class _TarWriter(ShardWriter):
     def path_of(self, number: int) -> Path:
         return self._path / f"{number:06d}.tar"
 
-    def stamp(self, table: Array, first: int) -> None:
+    def stored(self, table: Array, first: int) -> bytes | memoryview:
         for begin, header in self.headers:
             header.number(table, begin, np.arange(first, first + len(table)))
+        return super().stored(table, first)
 
     def end(self) -> bytes:
         return END

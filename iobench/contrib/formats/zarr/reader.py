@@ -29,7 +29,7 @@ from zarr.registry import register_codec
 from iobench.base.errors import CorruptArtifact, corrupt, damage, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.contrib.formats.shared.external import check_stored
+from iobench.contrib.formats.zarr import OURS
 from iobench.formats import (
     Array,
     Batch,
@@ -50,7 +50,9 @@ from iobench.formats import (
     unclosed,
 )
 
-OURS = "iobench"
+# Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
+# compress 10,000 : 1 cannot be data.
+MOST_FILLED_BYTES, MOST_PACKED = 1 << 30, 10_000
 METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
 # what zarr and its codecs raise for damaged metadata and chunks
 DAMAGE = (
@@ -164,7 +166,10 @@ def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str] =
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
     schema = selected_schema(path, every, select_arrays(path, every, chosen), fields)
-    check_stored(path, schema, stored_bytes)
+    if schema.logical_bytes > MOST_FILLED_BYTES + MOST_PACKED * stored_bytes:
+        problem, expected = "most of the data were never written", f"{schema.logical_bytes:,} bytes of arrays"
+        found = f"{stored_bytes:,} stored bytes"
+        raise CorruptArtifact(problem, "not-stored", path, expected=expected, found=found)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
