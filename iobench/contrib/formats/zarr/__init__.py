@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from iobench.contrib.formats.zarr.reader import ZarrReader
 
 METADATA = ("zarr.json", ".zgroup", ".zarray")
-OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk is stored
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,8 @@ class Zarr(ArrayFormat, Detectable):
     def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Write the group, one whole chunk or shard at a time."""
         import zarr
+
+        from iobench.contrib.formats.zarr.reader import OURS
 
         group = zarr.open_group(path, mode="w", zarr_format=3, attributes={OURS: 1})
         opened, rows = dict[str, Any](), dict[str, int]()

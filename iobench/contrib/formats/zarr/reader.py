@@ -29,7 +29,6 @@ from zarr.registry import register_codec
 from iobench.base.errors import CorruptArtifact, corrupt, damage, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.contrib.formats.zarr import OURS
 from iobench.formats import (
     Array,
     Batch,
@@ -50,6 +49,7 @@ from iobench.formats import (
     unclosed,
 )
 
+OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk is stored
 # Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
 # compress 10,000 : 1 cannot be data.
 MOST_FILLED_BYTES, MOST_PACKED = 1 << 30, 10_000
