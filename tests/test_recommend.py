@@ -108,11 +108,6 @@ def test_a_race_interrupted_while_cases_are_verified_has_two_to_compare(manifest
     assert [made.settings_key for made in found.records] == begun
 
 
-def test_the_first_rival_needs_no_conversion_and_is_likely_to_be_fast(manifest):
-    default, rival, *_ = candidate_set(manifest, Requirements(), "cpu", "warm").cases
-    assert (rival.variant, loader_word(rival)) == (default.variant, "stream")
-
-
 def test_likely_cases_come_before_all_formats_of_a_loader(tmp_path):
     made, _ = iobench.prepare(iobench.Synthetic(4000, (32,)), ["hdf5", "lmdb", "npy"], data_dir=tmp_path)
     field = candidate_set(made, Requirements(), "cpu", "warm", added=("hdf5",))

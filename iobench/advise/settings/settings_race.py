@@ -39,7 +39,8 @@ from iobench.results.record import Record
 from iobench.results.run_warning import LONGER, Values
 
 UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
-KNOWN = ("dataset", "format", "loader", "options", "device", "batch_size", "seed", "model")  # facets
+# facets of a live loader; no batch size and no step where these are 0
+KNOWN = ("dataset", "format", "loader", "options", "device", "batch_size", "seed", "model", "step_s")
 MIN_TURN_S = 0.05
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 DIFFERENT_SAMPLES = 0.02  # of an epoch's samples; a larger difference means other work
@@ -52,9 +53,8 @@ class LiveCase(Case):
     @property
     def facets(self) -> dict[str, Any]:
         """The loader and its settings, the device and the step, and the size of batches that have one."""
-        every = super().facets
-        known = {name: every[name] for name in KNOWN if every[name] or name != "batch_size"}
-        return {**known, **({"step_s": self.step_s} if self.step_s else {})}
+        every = {**super().facets, "step_s": self.step_s}
+        return {name: every[name] for name in KNOWN if every[name] or name not in ("batch_size", "step_s")}
 
 
 def live_case(dataset: str, name: str, options: Mapping[str, Any], **known: Any) -> LiveCase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -49,7 +50,8 @@ def spawn_problem(loader: Any) -> Finding | None:
 def batch_problem(batch: Any) -> Finding | None:
     """Return why workers could not send a batch like this one to the training process; None if they could."""
     try:
-        _BatchPickler(_Nowhere()).dump(batch)
+        with open(os.devnull, "wb") as discarded:
+            _BatchPickler(discarded).dump(batch)
     except USER_ERRORS as error:
         why = "each would have to pickle its batches, which fails"
         message = f"they are no remedy here: {why}: {reason(error)}"
@@ -57,14 +59,6 @@ def batch_problem(batch: Any) -> Finding | None:
         values: Values = {"error": type(error).__name__, "reason": reason(error)}
         return Finding(UNSENDABLE, message, hint, values)
     return None
-
-
-class _Nowhere:
-    """File that discards what is written to it."""
-
-    def write(self, data: bytes) -> int:
-        """Return the number of bytes."""
-        return len(data)
 
 
 class _BatchPickler(ForkingPickler):
