@@ -25,7 +25,7 @@ from test_warnings import changed
 
 import iobench
 from iobench import formats
-from iobench.advise import answer, choice, findings, measured_data, recommendation, search
+from iobench.advise import answer, findings, measured_data, recommendation, search
 from iobench.advise.candidates import (
     candidate_set,
     default_case,
@@ -34,13 +34,12 @@ from iobench.advise.candidates import (
     packages_of,
     storable_variants,
 )
-from iobench.advise.choice import Choice, choose
 from iobench.advise.code import loader_code, prepare_code
 from iobench.advise.measured_data import MeasuredData, from_source, sample_count
 from iobench.advise.recommend import time_step
 from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import runners_up
+from iobench.advise.search import Choice, choose, runners_up
 from iobench.base import registry, thresholds
 from iobench.base.errors import (
     ArtifactExists,
@@ -372,7 +371,7 @@ def test_a_loader_over_the_default_s_own_format_has_no_break_even_point(manifest
 
 
 def test_final_rounds_replace_the_places_of_the_race():
-    place = choice.final_roles
+    place = search.final_roles
     assert place(["runner-up", "default"], "fastest") == ["fastest", "default"]
     assert place(["fastest"], "runner-up") == ["runner-up"]
     assert place(["default"], "runner-up") == ["default"]
@@ -603,7 +602,7 @@ def test_where_decoding_takes_the_cores_no_limit_is_blamed(tmp_path):
     made = iobench.prepare(source, ["npy", "parquet", "hdf5:compression=gzip"], data_dir=folder, name="x")[0]
     cases = [replace(cases_of(made, options("native"), ["cpu"])[0], variant=one) for one in made.artifacts]
     found = SimpleNamespace(data=SimpleNamespace(manifest=made))
-    assert {one.variant: choice.decodes(found, one) for one in cases} == {
+    assert {one.variant: search.decodes(found, one) for one in cases} == {
         "npy": False,
         "parquet": True,
         "hdf5:compression=gzip": True,

@@ -9,10 +9,9 @@ from kinds import kind
 import iobench
 from iobench.advise import findings, measured_data, recommendation, search
 from iobench.advise.answer import DECIDED, KEEP
-from iobench.advise.choice import Choice
 from iobench.advise.measured_data import MeasuredData, OutOfTime, from_source, other_samples
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import nothing_measured
+from iobench.advise.search import Choice, nothing_measured
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.bench.budget import Budget
 from iobench.bench.case_grid import cases_of

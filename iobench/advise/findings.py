@@ -11,12 +11,23 @@ from iobench.advise import answer
 from iobench.advise.answer import DECIDED, NOT_BOTTLENECK, TIED, UNDECIDED
 from iobench.advise.candidates import default_case, packages_of
 from iobench.advise.checks import decoding
-from iobench.advise.choice import WORTH_IT, Choice, choose, default_of, finalists_of, measured_case
 from iobench.advise.code import loader_code, prepare_code
 from iobench.advise.measured_data import MeasuredData, other_samples
 from iobench.advise.recommendation import PARETO, Finalist, Recommendation
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import SearchResult, labels_of, rate_of, rounds_of, texts_of
+from iobench.advise.search import (
+    WORTH_IT,
+    Choice,
+    SearchResult,
+    choose,
+    default_of,
+    finalists_of,
+    labels_of,
+    measured_case,
+    rate_of,
+    rounds_of,
+    texts_of,
+)
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated, utc_now
 from iobench.base.units import bytes_text, counted, percent_text, seconds_text, shape_text, three_digits
