@@ -375,9 +375,10 @@ class Tree:
         if not 2 <= number <= self._meta.last:
             found = f"page {number}"
             raise corrupt(self._path, f"pages 2 to {self._meta.last}", found, kind="damaged-page")
-        numbers = np.array([number], np.int64)
-        _, pages = next(self._pieces(numbers))
-        return Nodes(self._path, pages, numbers, kind)
+        memory = np.zeros(self._meta.page_bytes + BEHIND, np.uint8)
+        page = memory[: self._meta.page_bytes]
+        self._read(number * len(page), page)
+        return Nodes(self._path, page.reshape(1, -1), np.array([number], np.int64), kind)
 
     def _pieces(self, numbers: Numbers) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
         """Yield the pages piece by piece, with the index of each piece's first; the memory is reused."""
