@@ -151,11 +151,8 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
         }
         while True:
             what, argument = connection.recv()
-            connection.send(_outcome(calls[what], argument))
-
-
-def _outcome(call: Callable[[Any], Any], argument: object) -> Any:
-    try:
-        return call(argument)
-    except IobenchError as error:
-        return error.changed()  # without its frames, which do not pickle
+            try:
+                answer = calls[what](argument)
+            except IobenchError as error:
+                answer = error.changed()  # without its frames, which do not pickle
+            connection.send(answer)

@@ -174,14 +174,6 @@ class WindowTimer:
 PROOF_ROUNDS = 4  # times a round, that a verification may take: hashing is slower than many loaders
 
 
-@dataclass
-class _CaseSpeed:
-    """Seconds of an epoch and of a batch, as far as they are known."""
-
-    epoch_s: float
-    batch_s: float
-
-
 class RoundLengths:
     """Lengths of the rounds of a run's cases, by the speed of each in its verification and its rounds.
 
@@ -191,32 +183,31 @@ class RoundLengths:
 
     def __init__(self, schema: Schema | None) -> None:
         self._schema, self.limit_s = schema, math.inf
-        self._speeds: dict[str, _CaseSpeed] = {}
+        self._speeds: dict[str, tuple[float, float]] = {}  # seconds of an epoch and of a batch, by case
 
     def proved(self, case: Case, proof: Proof) -> None:
         """Note the speed of a verification, which also hashed what it loaded."""
         if self._schema is not None:
             samples = self._schema.samples / case.world_size
-            self._speeds[case.key] = _CaseSpeed(samples * proof.sample_s, proof.batch_s)
+            self._speeds[case.key] = samples * proof.sample_s, proof.batch_s
 
     def measured(self, case: Case, record: Record) -> None:
         """Note the speed of a round."""
-        speed = self._speeds.get(case.key)
-        if speed is not None and speed.epoch_s:
-            batch_s = speed.batch_s * record.epoch_s / speed.epoch_s
-            self._speeds[case.key] = _CaseSpeed(record.epoch_s, batch_s)
+        epoch_s, batch_s = self._speeds.get(case.key, (0.0, 0.0))
+        if epoch_s:
+            self._speeds[case.key] = record.epoch_s, batch_s * record.epoch_s / epoch_s
 
     def batch_s(self, case: Case) -> float:
         """Return the estimated seconds of a batch; 0 if nothing was measured."""
-        speed = self._speeds.get(case.key)
-        return 0.0 if speed is None else speed.batch_s
+        return self._speeds.get(case.key, (0.0, 0.0))[1]
 
     def batches(self, case: Case) -> int | None:
         """Return the batches of the window of the case's next round; None for whole epochs."""
-        speed, limit_s = self._speeds.get(case.key), min(case.round_seconds, self.limit_s)
-        if case.max_batches is not None or speed is None or speed.epoch_s <= limit_s:
+        epoch_s, batch_s = self._speeds.get(case.key, (0.0, 0.0))
+        limit_s = min(case.round_seconds, self.limit_s)
+        if case.max_batches is not None or epoch_s <= limit_s:
             return case.max_batches
-        return max(1, int(limit_s / speed.batch_s))
+        return max(1, int(limit_s / batch_s))
 
     def logical_bytes(self, case: Case) -> int:
         """Return about how many bytes the case's next round reads."""
@@ -230,9 +221,7 @@ class RoundLengths:
 
     def round_s(self, case: Case) -> float:
         """Return about how long the case's next round takes."""
-        speed = self._speeds.get(case.key)
-        if speed is None:
-            return thresholds.ROUND_S
+        epoch_s, batch_s = self._speeds.get(case.key, (0.0, 0.0))
         batches, ahead = self.batches(case), case.loader.read_ahead
-        part_s = math.inf if batches is None else speed.batch_s * max(batches, LEAST_WINDOW * ahead)
-        return max(thresholds.ROUND_S, min(speed.epoch_s, part_s + 2 * ahead * speed.batch_s))
+        part_s = math.inf if batches is None else batch_s * max(batches, LEAST_WINDOW * ahead)
+        return max(thresholds.ROUND_S, min(epoch_s, part_s + 2 * ahead * batch_s))

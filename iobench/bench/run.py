@@ -168,22 +168,16 @@ class RoundEstimates:
         if self._planned is None:
             return
         if number == 1:
-            self._report_proofs(self._planned, state)
+            each_s = {case.key: max(thresholds.ROUND_S, state.took_s(case)) for case in state.remaining}
+            done_s = sum(each_s.get(key, 0.0) for key in self._resumed)
+            expected_s = sum(each_s.values()) * self._planned - done_s
+            line = f"{self._rounds_of(len(each_s))}, estimate after verification: {seconds_text(expected_s)}"
+            late = f"; no round begins that would end after {seconds_text(self._max_time_s)}"
+            self._status(line + late * (expected_s > self._max_time_s))
         elif number == 2 and not self._resumed:
-            left_s = state.timed_s * (self._planned - 1)
-            left_s = min(left_s, self._max_time_s - state.timed_s)
+            left_s = min(state.timed_s * (self._planned - 1), self._max_time_s - state.timed_s)
             if left_s > 0:
                 self._status(f"after 1 of {self._planned} rounds: about {seconds_text(left_s)} left")
-
-    def _report_proofs(self, planned: int, state: RunState) -> None:
-        took_s = {case.key: state.took_s(case) for case in state.remaining}
-        each_s = {key: max(thresholds.ROUND_S, seconds) for key, seconds in took_s.items()}
-        done_s = sum(each_s.get(key, 0.0) for key in self._resumed)
-        expected_s = sum(each_s.values()) * planned - done_s
-        line = f"{self._rounds_of(len(took_s))}, estimate after verification: {seconds_text(expected_s)}"
-        if expected_s > self._max_time_s:
-            line += f"; no round begins that would end after {seconds_text(self._max_time_s)}"
-        self._status(line)
 
     def _rounds_of(self, cases: int) -> str:
         return f"{counted(cases, 'case')} × {counted(self._planned or 0, 'round')}"
