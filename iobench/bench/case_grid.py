@@ -178,6 +178,7 @@ class _Request:
     def reasons(self, grid: Sequence[Loader]) -> Iterator[tuple[str, str]]:
         """Yield why loaders make no case, or none of some formats: a reason, and a sentence with it."""
         elsewhere, idle, orders = list[Loader](), list[Loader](), set[str]()
+        alone: dict[str, list[str]] = {}  # loaders that ranks cannot use, by the cause
         combinations = list(_combinations(self.options, ("cpu",)))
         for loader in grid:
             met: dict[str, dict[str, None]] = {}  # variants, by reason
@@ -190,17 +191,21 @@ class _Request:
                 orders |= met.keys()
             else:
                 read = {variant for reason in met.keys() - UNREAD for variant in met[reason]}
+                if obstacle := self._over_ranks(loader) if "ranks" in met else None:
+                    alone.setdefault(str(obstacle), []).append(loader.display_name)
                 for reason, concerned in met.items():
                     some = f" of {enumerated([*concerned])}" if len(concerned) < len(read) else ""
                     if why := self._sentence(reason, loader, some):
                         yield reason, why
+        for cause, names in alone.items():
+            yield "ranks", f"{', '.join(names)} over {counted(self.world_size, 'rank')}: {cause}"
         for why in _elsewhere(elsewhere, self.manifest.url):
             yield "address", why
         if idle:
-            names, verb = enumerated([one.variant for one in idle]), "reads" if len(idle) == 1 else "read"
+            who, verb = ", ".join(one.variant for one in idle), "reads" if len(idle) == 1 else "read"
             asked = f"in {' or '.join(self.options.order)} order"
-            what = f"none of {enumerated(self.variants)}" if self.variants else "no format"
-            why = f"{names} cannot read {asked}" if orders == {"order"} else f"{names} {verb} {what} {asked}"
+            what = f"none of {', '.join(self.variants)}" if self.variants else "no format"
+            why = f"{who} cannot read {asked}" if orders == {"order"} else f"{who} {verb} {what} {asked}"
             yield "reads-nothing", why
 
     def _sentence(self, reason: str, loader: Loader, some: str) -> str:
@@ -220,9 +225,6 @@ class _Request:
             case "object-cache":
                 reads = "a client of its own reads, without the cache of --object-cache"
                 return f"{loader.display_name}{some} at this address: {reads}"
-            case "ranks":
-                ranks = counted(self.world_size, "rank")
-                return f"{loader.display_name} over {ranks}: {self._over_ranks(loader)}"
         return ""
 
     def _over_ranks(self, loader: Loader) -> InvalidSettings | None:
