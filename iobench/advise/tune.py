@@ -464,17 +464,10 @@ def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Find
 
 
 def _basis(baseline: Candidate, whole: bool, interleaved: bool) -> Finding:
-    rounds = len(baseline.final_rates)
+    rounds = counted(len(baseline.final_rates), "interleaved round" if interleaved else "round")
     measured = "whole epochs" if whole else f"the first batches of an epoch (baseline: {baseline.batches:,})"
-    return Finding(
-        "basis",
-        f"Measured in {counted(rounds, 'interleaved round' if interleaved else 'round')} over {measured}; "
-        f"baseline: {rate_text(baseline.rate)} samples/s",
-        hint=None if whole else f"whole epochs need more time: {LONGER}",
-        values={
-            "rounds": rounds,
-            "whole_epochs": int(whole),
-            "batches": baseline.batches,
-            "samples_per_s": baseline.rate,
-        },
-    )
+    message = f"Measured in {rounds} over {measured}; baseline: {rate_text(baseline.rate)} samples/s"
+    hint = None if whole else f"whole epochs need more time: {LONGER}"
+    values: Values = {"rounds": len(baseline.final_rates), "whole_epochs": int(whole)}
+    values |= {"batches": baseline.batches, "samples_per_s": baseline.rate}
+    return Finding("basis", message, hint, values)

@@ -146,23 +146,6 @@ def rebuilt(loader: Any, changes: Changes, dataset: Any = None) -> Any:
     return DataLoader(loader.dataset if dataset is None else dataset, **arguments)
 
 
-def code_of(loader: Any, changes: Changes) -> str:
-    """Return the call that builds a DataLoader with the arguments of `loader` except for these."""
-    texts = {}
-    for name, value in _arguments(loader, changes).items():
-        own = next((n for n in (name, "batch_sampler") if getattr(loader, n, None) is value), None)
-        by_name = own is not None and name not in changes and not isinstance(value, (int, float, type(None)))
-        texts[name] = f"loader.{own}" if by_name else repr(value)
-    if loader.collate_fn is default_collate:
-        texts.pop("collate_fn")
-    if changes.get("worker_threads"):
-        limited = f"threadpoolctl.threadpool_limits({changes['worker_threads']})"
-        both = f"({limited}, loader.worker_init_fn(number))" if loader.worker_init_fn else limited
-        texts["worker_init_fn"] = f"lambda number: {both}"
-    given = (f"{name}={text}" for name, text in texts.items() if text != _DEFAULTS.get(name))
-    return f"DataLoader(loader.dataset, {', '.join(given)})"
-
-
 def limit_threads(threads: int, then: Callable[[int], None] | None, worker: int) -> None:
     """Limit the threads of every library in a worker, then run the user's own `worker_init_fn`."""
     import threadpoolctl
@@ -286,7 +269,19 @@ class TunableLoader:
         """Return the Python code for these settings."""
         if not self.rebuilds:
             return ", ".join(f"{name}={value!r}" for name, value in changes.items())
-        return code_of(self.loader, changes)
+        own, texts = self.loader, dict[str, str]()
+        for name, value in _arguments(own, changes).items():
+            given = next((n for n in (name, "batch_sampler") if getattr(own, n, None) is value), None)
+            plain = name in changes or isinstance(value, (int, float, type(None)))
+            texts[name] = repr(value) if given is None or plain else f"loader.{given}"
+        if own.collate_fn is default_collate:
+            texts.pop("collate_fn")
+        if changes.get("worker_threads"):
+            limited = f"threadpoolctl.threadpool_limits({changes['worker_threads']})"
+            both = f"({limited}, loader.worker_init_fn(number))" if own.worker_init_fn else limited
+            texts["worker_init_fn"] = f"lambda number: {both}"
+        others = (f"{name}={text}" for name, text in texts.items() if text != _DEFAULTS.get(name))
+        return f"DataLoader(loader.dataset, {', '.join(others)})"
 
     @property
     def fetches_batches(self) -> bool:
