@@ -126,19 +126,20 @@ def test_the_answer_says_what_to_use_what_it_brings_what_decides_and_the_limit()
     assert answer["gain"].values["native_high"] == pytest.approx(3, rel=0.05)
     assert answer["effect"].values["loader_ratio"] == pytest.approx(30, rel=0.05)
     assert answer["effect"].values["format_ratio"] < 1.1
-    assert answer["effect"].values["worst_loader"] == "dataloader"
+    assert answer["effect"].values["other_loader"] == "dataloader"
     assert answer["limit"].values == {"gather": pytest.approx(0.5, rel=0.05)}
 
 
-@pytest.mark.parametrize("fastest", ["stream", "native"])
-def test_a_format_that_matters_under_one_loader_does_not_decide_where_another_leads(fastest):
-    speeds = {("npy", "native"): 9, ("hdf5", "native"): 0.1, ("npy", "stream"): 9, ("hdf5", "stream"): 9}
-    speeds["npy", fastest] = 9.1
-    effect = answers(grid(speeds))["effect"]
-    assert effect.values["format_ratio"] < 1.1
-    assert effect.values["worst_loader"] == "native"
-    assert effect.values["worst_format_ratio"] == pytest.approx(90, rel=0.05)
-    assert "decides" not in effect.message
+@pytest.mark.parametrize(
+    ("stream", "judged", "other"), [(9.1, 1, ("native", 90)), (9, 1, ("native", 90)), (7, 90, ("stream", 1))]
+)
+def test_the_loader_is_named_with_which_the_format_matters_more_or_less(stream, judged, other):
+    speeds = {("npy", "native"): 9, ("hdf5", "native"): 0.1}
+    effect = answers(grid({**speeds, ("npy", "stream"): stream, ("hdf5", "stream"): stream}))["effect"]
+    assert effect.values["format_ratio"] == pytest.approx(judged, rel=0.05)
+    assert effect.values["other_loader"] == other[0]
+    assert effect.values["other_format_ratio"] == pytest.approx(other[1], rel=0.05)
+    assert ("decides" in effect.message) == (judged == 90)
 
 
 def test_where_contexts_differ_the_answer_says_so():

@@ -349,7 +349,7 @@ def _effect(contexts: Sequence[Context]) -> Finding | None:
     """Return whether the loader or the format matters, where the other one is chosen well.
 
     The format is judged under the leading loader with which formats differ least, a loader likewise. A loader
-    with which the format matters more is named.
+    with which the format matters more is named, or else one with which it matters less.
     """
     loaders, formats = _spreads(contexts, "loader", "format"), _spreads(contexts, "format", "loader")
     loader, format_ = _least(loaders), _least(formats)
@@ -365,12 +365,16 @@ def _effect(contexts: Sequence[Context]) -> Finding | None:
         less = "hardly" if weak.times < MINOR else "less"
         message = f"The {first} decides ({strong.text} slower), the {second} {less} ({weak.text})"
     values: Values = {"loader_ratio": loader.times, "format_ratio": format_.times}
-    worst = max(formats, key=lambda one: one.times)
+    worst, calmest = (choose(formats, key=lambda one: one.times) for choose in (max, min))
     if worst.times >= MINOR * format_.times:
-        more = "" if format_.times < MINOR else " more"
-        slowest = f"{worst.slowest} {three_digits(worst.times)} ×"
-        message += f"; under {worst.under} the format matters{more} ({slowest})"
-        values |= {"worst_loader": worst.under, "worst_format_ratio": worst.times}
+        other, matters = worst, "matters" if format_.times < MINOR else "matters more"
+    else:
+        other, matters = calmest, "hardly matters" if calmest.times < MINOR else "matters less"
+    if not 1 / MINOR < other.times / format_.times < MINOR:
+        message += (
+            f"; under {other.under} the format {matters} ({other.slowest} {three_digits(other.times)} ×)"
+        )
+        values |= {"other_loader": other.under, "other_format_ratio": other.times}
     return Finding("effect", message, values=values)
 
 
