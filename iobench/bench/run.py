@@ -5,22 +5,32 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from iobench import formats
 from iobench.base import interrupts, thresholds
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+    CorruptArtifact,
+    InvalidSettings,
+    IobenchError,
+    RankLost,
+    RecordError,
+    WrongContent,
+)
 from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.backend import LocalBackend, RunBackend
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
-from iobench.bench.case_failures import FATAL, CaseFailures, loss_mismatches
 from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.epoch import disk_errors
 from iobench.bench.executor import Tick, TookTooLong
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Observer, Run
@@ -38,7 +48,9 @@ from iobench.bench.policies import (
 from iobench.bench.recorder import Recorder
 from iobench.bench.training import TrainingStep
 from iobench.dataset.artifact_location import ChangeDetector
+from iobench.dataset.index_cache import IndexLate
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.verify import verify_in_time
 from iobench.host.device import pick_device
 from iobench.results import history, record_file
 from iobench.results.parts import DatasetPart, check_prices, joined
@@ -181,6 +193,96 @@ class RoundEstimates:
 
     def _rounds_of(self, cases: int) -> str:
         return f"{counted(cases, 'case')} × {counted(self._planned or 0, 'round')}"
+
+
+SAME_SAMPLES = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
+
+
+def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongContent]:
+    """Return an error, by case key, for each case whose loss differs from the majority's in this round.
+
+    Without a majority all compared cases are wrong.
+    """
+    comparable = {one.key for one in run.cases if not one.loader.iterable_style}
+    losses = {
+        other.settings_key: repr(other.loss)
+        for other in run.records
+        if other.round == made.round and other.loss is not None and _same_samples(other, made)
+    }
+    losses = {key: loss for key, loss in losses.items() if key in comparable}
+    if made.loss is None or len(set(losses.values())) < 2:
+        return {}
+    (usual, votes), *_ = Counter(losses.values()).most_common(1)
+    decided = 2 * votes > len(losses)
+    return {
+        key: WrongContent(
+            f"loss in round {made.round} differs from other cases' on the same samples",
+            kind="loss-mismatch",
+            expected=" and ".join(sorted(set(losses.values()) - {loss})),
+            found=loss,
+        )
+        for key, loss in losses.items()
+        if not decided or loss != usual
+    }
+
+
+def _same_samples(one: Record, other: Record) -> bool:
+    same = all(one.case.get(name) == other.case.get(name) for name in SAME_SAMPLES)
+    return same and _lossy_variant(one) == _lossy_variant(other)
+
+
+def _lossy_variant(record: Record) -> str | None:
+    """Return the variant of a lossy format, whose decoded data no other variant has; else None."""
+    form = formats.parse(str(record.case["format"]))
+    return None if form.lossless else form.variant
+
+
+FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
+
+
+class CaseFailures:
+    """Notes the failures of a run's cases, and skips those that there was no time for."""
+
+    def __init__(self, run: Run, skip: Callable[[Case, str], None]) -> None:
+        self._run, self._skip = run, skip
+        self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
+        self.checked = set[str]()  # variants whose stored data are known to be right, or were reread
+
+    @contextmanager
+    def collecting(self, case: Case) -> Iterator[None]:
+        """Note the error of one case and continue with the others; an error of FATAL ends the run."""
+        manifest = None if case.loader.own_data else self._run.manifest
+        try:
+            with disk_errors(self._run.path_of(case)):
+                yield
+        except FATAL:
+            raise
+        except TookTooLong as late:
+            self._skip(case, str(late))
+        except IndexLate as late:
+            self._skip(case, late.problem)
+        except IobenchError as error:
+            advised = error if manifest is None else manifest.location_of(case.variant).with_hint(error)
+            self._run.failures[case.key] = advised
+            if isinstance(error, WrongContent | CorruptArtifact):
+                self._wrong.add(case.key)
+
+    def check_stored(self, case: Case, limit_s: float) -> None:
+        """Reread the variant of a wrong case, if others read it, too; fail all of them if it is wrong.
+
+        In the time there may be no more than a sample of its rows, or nothing that proves them wrong.
+        """
+        if case.key not in self._wrong or case.variant in self.checked:
+            return
+        self.checked.add(case.variant)
+        same = [one.key for one in self._run.cases if one.variant == case.variant]
+        if len(same) == 1 or self._run.manifest is None:
+            return
+        try:
+            verify_in_time(self._run.manifest, case.variant, limit_s)
+        except IobenchError as error:
+            if error.kind != "no-hashes":
+                self._run.failures |= dict.fromkeys(same, error)
 
 
 class RunLoop:
