@@ -790,6 +790,16 @@ def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
     end_workers()
 
 
+@pytest.mark.parametrize(
+    "hanging", ["def make():\n    time.sleep(60)\n", "def make(): ...\ntime.sleep(60)\n"]
+)
+def test_a_function_that_hangs_is_ended_with_its_stack(tmp_path, hanging):
+    (tmp_path / "own.py").write_text(f"import time\n{hanging}")
+    with pytest.raises(TargetError, check=kind("timeout")) as caught:
+        run_session(f"{tmp_path}/own.py:make", timeout_s=1.0)
+    assert "time.sleep(60)" in caught.value.traceback
+
+
 def test_processes_without_a_handler_survive_a_loader_that_hangs():
     bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     bystander.start()

@@ -474,6 +474,21 @@ def test_texts_in_files_of_samples_are_said_to_be_left_out(tmp_path):
     assert [note.values for note in notes if note.kind == "not-read"] == [{"datasets": 1}]
 
 
+def test_links_to_one_file_are_not_read_twice(tmp_path):
+    blob = tmp_path / "hub/blobs/0"
+    blob.parent.mkdir(parents=True)
+    with open(blob, "wb") as file:
+        np.save(file, X)
+    for revision in ("a1", "b2"):
+        folder = tmp_path / "hub/snapshots" / revision
+        folder.mkdir(parents=True)
+        (folder / "x.npy").symlink_to(blob)
+    for opened in (open_source, lambda folder: add(folder, data_dir=tmp_path / "data")):
+        with pytest.raises(SourceError, check=kind("same-file")) as caught:
+            opened(tmp_path / "hub")
+    assert len(open_source(caught.value.hint.split()[-1]).schema.fields) == 1
+
+
 def splits_in_groups(path):
     with h5py.File(path / "a.h5", "w") as file:
         file["train/x"], file["test/x"] = X[:8], X[8:]

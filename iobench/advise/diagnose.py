@@ -26,7 +26,7 @@ from iobench.advise.settings.candidate import BETTER, Candidate, names_of, slowd
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
-from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
+from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, built, loader_budget
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
@@ -85,7 +85,7 @@ def diagnose(
         (``empty``) or no batch in the time (``out-of-time``).
     """
     budget = budget or Budget(max_time_s)
-    tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader)
+    tunable = loader if isinstance(loader, TunableLoader) else built(lambda: TunableLoader(loader), timeout_s)
     watchdog = Watchdog(timeout_s, loader_budget(budget))
     race = SettingsRace(tunable, TurnSpec(batches=batches, guard=watchdog.guard), budget=watchdog.budget)
     candidates = list[Candidate]()

@@ -28,7 +28,7 @@ from iobench.advise.settings.candidate import (
 from iobench.advise.settings.settings_race import CUTS, ResourceLimits, SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Consumer, Turn, TurnSpec
-from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
+from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, built, loader_budget
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
@@ -164,7 +164,7 @@ def tune(
         raise InvalidSettings(
             "headroom needs a training step", kind="missing-option", hint="give --step-ms or --model with it"
         )
-    loader = TunableLoader(target)
+    loader = built(lambda: TunableLoader(target), timeout_s)
     if loader.single_pass:
         hint = "give the function that builds it, or an iterable such as a DataLoader"
         problem = "it is an iterator, which can be iterated over only once"

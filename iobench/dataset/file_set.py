@@ -175,6 +175,12 @@ def data_files(folder: Path) -> list[Path]:
     """Return the files below a folder in natural order, without those that only describe data."""
     with expecting(folder, "a folder of files", OSError):
         files = [Path(one.path) for one in files_below(folder)]
+        targets: dict[Path, Path] = {}
+        for file in files:
+            if file.is_symlink() and (other := targets.setdefault(file.resolve(), file)) != file:
+                problem = f"it is the same file as {other}, so its samples would come twice"
+                hint = f"name one of their folders: {other.parent} or {file.parent}"
+                raise CorruptArtifact(problem, "same-file", file, hint=hint)
     return sorted((one for one in files if not has_suffix(one.name, (*DESCRIBING, ".cls"))), key=natural)
 
 

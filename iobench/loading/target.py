@@ -250,6 +250,8 @@ def build_loader(function: Callable[..., Any], target: str, arguments: Mapping[s
     name = target.rpartition(":")[2]
     try:
         loader = function(**arguments)
+    except TargetError:  # of a watchdog
+        raise
     except USER_ERRORS as error:
         raise target_error(f"{target}: {name}() {outcome(error)}", error) from error
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):

@@ -52,6 +52,13 @@ def loader_budget(whole: Budget) -> Budget:
     return Budget(max(left_s, LEAST * whole.seconds), clock=whole.now)
 
 
+def built(build: Callable[[], T], limit_s: float) -> T:
+    """Return the loader that a user's function builds; TargetError as of `Watchdog` if it takes longer."""
+    watchdog = Watchdog(limit_s)
+    with watchdog.active(), watchdog.within(inf):
+        return build()
+
+
 class DeadlineReached(TargetError):
     """The time for everything ended while the user's loader was at work."""
 
