@@ -24,8 +24,8 @@ from iobench.dataset.add import add
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sandbox import SniffResult
-from iobench.dataset.sources.source import LABELLED
 from iobench.formats import Field
+from iobench.formats.folders import LABELLED
 from iobench.testing.placements import assert_placements
 
 SAMPLES = 203
@@ -428,7 +428,7 @@ class TestHostile:
     def test_of_very_many_similar_files_only_some_are_sniffed(self, external):
         write_npy(external / "a")
         for number in range(150):
-            (external / f"a/{number:03}.npy").symlink_to("x.npy")
+            (external / f"a/{number:03}.npy").hardlink_to(external / "a/x.npy")
         write_hdf5(external / "a/z")
         assert sandbox.sniff(external / "a").members["z.h5"] == "hdf5"
 
