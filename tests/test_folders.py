@@ -93,6 +93,16 @@ def test_what_is_no_folder_per_class_is_refused_alike(tmp_path, names, cause, na
         assert all(str(folder / name) in str(caught.value) for name in named)
 
 
+def test_an_empty_image_is_refused_with_what_to_do(tmp_path):
+    folder = write(tmp_path / "a", *USUAL)
+    (folder / "dog/3.jpg").touch()
+    with pytest.raises(SourceError, check=kind("unreadable")) as caught:
+        add(folder, data_dir=tmp_path / "data")
+    assert (str(caught.value.path), bool(caught.value.hint)) == (str(folder / "dog/3.jpg"), True)
+    (folder / "dog/3.jpg").unlink()
+    assert add(folder, data_dir=tmp_path / "data")
+
+
 def test_speech_in_a_folder_per_speaker_and_chapter_is_read_where_it_lies(tmp_path):
     soundfile, folder = pytest.importorskip("soundfile"), tmp_path / "speech"
     for row, chapter in enumerate(("1272/128104", "1272/135031", "84/121123")):

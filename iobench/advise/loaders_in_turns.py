@@ -91,7 +91,8 @@ def measured_in_turns(
         case.dataset: [one for one in made.records if one.settings_key == case.key] for case, _ in loaders
     }
     if not all(rounds.values()):
-        raise TargetError("a round of each loader takes more than the time", kind="no-time", hint=LONGER)
+        problem = "the time ended before each loader was started and had a round"
+        raise TargetError(problem, kind="no-time", hint=LONGER)
     return rounds
 
 

@@ -211,7 +211,7 @@ class Images(ScaledImages, Detectable):
         except CorruptArtifact as error:
             if error.kind == "unsupported-image" or not has_suffix(error.path or "", WHOLE):
                 raise error.changed(hint=f"convert it first, or {SCALED}") from error
-            raise
+            raise error.changed(hint=error.hint or "move it out of the folder") from error
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
             raise unequal_samples(
