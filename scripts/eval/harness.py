@@ -121,10 +121,14 @@ def one_trial(name: str, trial: Callable[[], Iterable[Row]]) -> Iterator[Row]:
 
 def in_process(work: Callable[..., Row], *arguments: Any) -> Iterator[Row]:
     """Yield what a function returns in a new process, as a user's would be."""
-    usual = (multiprocessing.get_start_method(), True)  # else that of the new process would be "spawn"
+    usual = (multiprocessing.get_start_method(),)  # else that of the new process would be "spawn"
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, multiprocessing.set_start_method, usual) as pool:
+    with ProcessPoolExecutor(1, spawn, _start_workers_by, usual) as pool:
         yield pool.submit(work, *arguments).result()
+
+
+def _start_workers_by(method: str) -> None:
+    multiprocessing.set_start_method(method, force=True)
 
 
 def lines_of(path: Path) -> list[Row]:

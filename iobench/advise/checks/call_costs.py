@@ -61,11 +61,11 @@ WORK = {
     "chunks": Work(calls=r"h5py/_hl/dataset\.py:\d+ __getitem__|zarr/core(/array)?\.py:\d+ __getitem__"),
     "sound": Work(calls=r"\bsoundfile\.py:\d+ \w*read\b|torchaudio/\S+:\d+ load\b|librosa/\S+:\d+ load"),
     "lists": Work(
-        calls=r"<built-in method torch\.tensor>",
+        calls=r"<built-in method torch\.tensor>|<method 'tolist' of 'numpy",
         inclusive=False,
         kind="python-lists",
         cause="Tensors made of Python lists, number by number.",
-        message="in torch.tensor(), which reads a list number by number",
+        message="in lists of numbers, which torch.tensor() reads and tolist() makes one by one",
         hint="store arrays from the beginning, and use torch.from_numpy() or torch.stack()",
         measured_by=("cache", "default-collate"),
     ),

@@ -32,6 +32,7 @@ T = TypeVar("T")
 IOBENCH = str(Path(__file__).parents[2])
 FORKED = re.compile(r"(?m)^  File .* in _worker_loop\n(  File .*\n)*")  # what came before a worker's own work
 WRITE_S, LOOK_S = 0.5, 0.02  # at most, for a worker to write its stacks; between two looks at the file
+BUILDING = 5  # times the limit of a batch, for a function to build its loader
 LEAST, ANSWER = 0.1, 0.05  # of all time: for the loader at least, and for ending workers and the answer
 REPEAT_S = 1.0  # until the next alarm, where a destructor or callback swallowed the error of this one
 
@@ -53,8 +54,11 @@ def loader_budget(whole: Budget) -> Budget:
 
 
 def built(build: Callable[[], T], limit_s: float) -> T:
-    """Return the loader that a user's function builds; TargetError as of `Watchdog` if it takes longer."""
-    watchdog = Watchdog(limit_s)
+    """Return the loader that a user's function builds; TargetError as of `Watchdog` if it hangs.
+
+    `limit_s` is that of a batch: a function may list millions of files, and has longer.
+    """
+    watchdog = Watchdog(BUILDING * limit_s)
     with watchdog.active(), watchdog.within(inf):
         return build()
 
