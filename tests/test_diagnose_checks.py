@@ -530,6 +530,18 @@ def environment(folder):
     return [read, lambda row: (torch.zeros(64) + row, kept.begin().get(b"x") or b"")[0]]
 
 
+def hdf5_file(folder):
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["x"] = np.zeros((64, 16))
+    kept = h5py.File(folder / "x.h5")  # for each name that is looked up, h5py makes another object of it
+
+    def read(row):
+        with h5py.File(folder / "x.h5") as file:
+            return torch.from_numpy(file["x"][row])
+
+    return [read, lambda row: torch.from_numpy(kept["x"][row])]
+
+
 def listing(folder):
     for number in range(64):
         (folder / f"{number}.bin").touch()
@@ -551,6 +563,7 @@ def sound(folder):
         ("parsed-text", text, 512),
         ("npz-members", archive, 512),
         ("file-reopened", environment, 2048),
+        ("file-reopened", hdf5_file, 1024),
         ("folder-listed", listing, 512),
         ("whole-sound", sound, 128),
         ("file-per-sample", files, 1024),

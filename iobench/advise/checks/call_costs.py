@@ -107,7 +107,7 @@ WORK = {
         contains=("decoding", "files", "openings"),
     ),
     "openings": Work(
-        calls=r"h5py/_hl/files\.py:\d+ (__init__|close|__exit__)|zipfile\S*:\d+ (__init__|close)"
+        calls=r"h5py/_hl/files\.py:\d+ (make_fid|close|__exit__)|zipfile\S*:\d+ (__init__|close)"
         r"|tarfile\.py:\d+ \w*open|\blmdb\S*:\d+ open|pyarrow/parquet/core\.py:\d+ __init__"
         r"|sqlite3\.connect|zarr/api/synchronous\.py:\d+ open\w*",
         also=r"h5py/_hl/group\.py:\d+ __getitem__|zarr/core/group\.py:\d+ __getitem__",
