@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -234,6 +235,96 @@ def test_workers_that_are_late_now_and_then():
     loops = (in_a_loop(uneven, step_s=0.04) for _ in range(6))  # a pause of the machine's own may hide it
     advice = next(one for advice in loops for one in advice if one.kind == "prefetch")
     assert (advice.values["prefetch_factor"], advice.values["present"]) == (8, 2)
+
+
+def jerky(rows):
+    time.sleep(0.2 if rows[0] % (4 * 8) == 0 else 2e-3)
+    return torch.rand(len(rows), 4)
+
+
+def test_batches_that_wait_for_a_slower_one():
+    uneven = partial(DataLoader, Batches(64 * 8, jerky), 8, collate_fn=lambda batch: batch, **FORK)
+    (found,) = [one for one in until("batch-order", uneven).advice if one.kind == "batch-order"]
+    assert found.gain > 1.05
+    assert "in_order=False" in found.hint
+    advised = session.diagnose(uneven(in_order=False), max_time_s=4.0, batches=200).advice
+    assert "batch-order" not in kinds(advised)
+
+
+def fields(row):
+    return {f"f{number}": torch.zeros(4) for number in range(60)}
+
+
+@pytest.mark.parametrize(("ahead", "named"), [(8, True), (1, False)])
+def test_tensors_of_workers_that_fill_the_table_of_open_files(ahead, named):
+    """Each of 60 fields in each batch of a worker's queue is an open file of it, unless it may be a path."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (700, limits[1]))
+    try:
+        advice = in_a_loop(DataLoader(Samples(800, fields), 8, prefetch_factor=ahead, **FORK), step_s=0.02)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert ("open-files" in kinds(advice)) == named
+
+
+SMALL_SHARED_MEMORY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_diagnose_checks import FORK, DataLoader, Samples, in_a_loop, torch
+
+large = DataLoader(Samples(160, lambda row: torch.zeros(1 << 18)), 8, **FORK)
+print(*(one.sentence for one in in_a_loop(large, 0.05) if one.kind == "shared-memory"))
+"""
+
+
+@pytest.mark.parametrize(("size", "named"), [("48m", True), ("200m", False)])
+def test_batches_in_flight_that_fill_the_shared_memory(size, named):
+    mounted = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"',
+        "sh",
+    ]
+    if subprocess.run([*mounted, "true"], capture_output=True).returncode:
+        pytest.skip("a small /dev/shm needs root")
+    command = [*mounted, sys.executable, "-c", SMALL_SHARED_MEMORY, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert ("48.0 MiB" in done.stdout) == named
+
+
+class Augmented(Samples):
+    """Samples with noise of a generator: of the process, or one that the dataset holds."""
+
+    def __init__(self, draw):
+        super().__init__(64, lambda row: torch.zeros(4) + draw(self))
+        self.rng = np.random.default_rng(0)
+
+
+def seeded_by_torch(worker):
+    get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed())
+
+
+@pytest.mark.parametrize(
+    ("draw", "begin", "named"),
+    [
+        (lambda own: np.random.rand(), lambda worker: np.random.seed(7), "np.random"),
+        (lambda own: random.random(), lambda worker: random.seed(7), "random"),
+        (lambda own: torch.rand(()), lambda worker: torch.manual_seed(7), "torch"),
+        (lambda own: own.rng.random(), None, "rng"),
+        (lambda own: own.rng.random(), seeded_by_torch, None),
+        (lambda own: np.random.rand(), None, None),
+        (lambda own: np.random.rand(), lambda worker: np.random.seed(worker), None),
+        (lambda own: torch.rand(()), lambda worker: np.random.seed(7), None),
+    ],
+    ids=["numpy", "random", "torch", "held", "made again", "by torch", "by number", "another's seed"],
+)
+def test_workers_that_draw_the_same_random_numbers(draw, begin, named):
+    loader = DataLoader(Augmented(draw), 4, worker_init_fn=begin, **FORK)
+    found = [one.values["generators"] for one in alone(loader) if one.kind == "same-random-numbers"]
+    assert found == ([named] if named else [])
 
 
 def test_many_small_tensors():

@@ -312,7 +312,8 @@ def test_all_settings_of_a_dataloader_are_tried_and_otherwise_the_function_s_par
     ]
     assert BATCH_FETCH in names(DataLoader(TensorDataset(torch.zeros(8))))
     forked = names(DataLoader(Made(64), **FORK))
-    assert {"0 workers", "prefetch factor 8", "persistent workers"} <= set(forked)
+    assert {"0 workers", "prefetch factor 8", "persistent workers", "batches in any order"} <= set(forked)
+    assert "batches in any order" not in names(DataLoader(Made(64), **FORK, in_order=False))
     (tmp_path / "sized_loader.py").write_text("def make(num_workers=0):\n    return [1]\n")
     own = TunableLoader(f"{tmp_path}/sized_loader.py:make")
     assert all("worker" in one.name for one in candidates_for(own, LoaderTraits())[0][1:])
@@ -349,6 +350,7 @@ def test_all_other_start_methods_are_tried_whatever_the_default(monkeypatch, def
         ({"batch_size": 3, "drop_last": True, "collate_fn": torch.stack}, {"pin_memory": False}),
         ({"batch_size": None}, {"num_workers": 1, "prefetch_factor": 4, "multiprocessing_context": "fork"}),
         ({"batch_size": 3, **FORK, "persistent_workers": True}, {"num_workers": 0}),
+        ({"batch_size": 3, **FORK, "in_order": False}, {"prefetch_factor": 4}),
     ],
 )
 def test_code_for_settings_runs_as_it_is_printed(given, changes):
@@ -356,6 +358,7 @@ def test_code_for_settings_runs_as_it_is_printed(given, changes):
     made = eval(TunableLoader(loader).code_for(changes), {"DataLoader": DataLoader, "loader": loader})
     assert [one.shape for one in made] == [one.shape for one in loader]
     assert made.num_workers == changes.get("num_workers", loader.num_workers)
+    assert made.in_order == loader.in_order
     assert made.collate_fn is loader.collate_fn
 
 

@@ -177,6 +177,7 @@ def _raced(
         device,
         (search_space.FORK,),  # the other methods start more slowly: `tune` tries them
         lambda: watchdog.within(watchdog.part(PROBES).seconds),
+        loop.uneven,
     )
     candidates, skipped = search_space.candidates_for(race.loader, traits)
     candidates[1:1] = found.changes  # before those that take long to start
@@ -241,7 +242,7 @@ def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, devi
             if done == 1:
                 tunable.note_batch(batch)
             if done <= examined and held_bytes < MOST_BYTES:
-                held.append(batch_tensors(batch))
+                held.append([one.clone() if hasattr(one, "clone") else one for one in batch_tensors(batch)])
                 held_bytes += sum(one.nbytes for one in held[-1])
             # the first batches of all workers come together
             if done == batches or (done > max(1, workers) and part.over):

@@ -225,7 +225,7 @@ def diagnose(
         loop, list(candidates), list(profiles), against, busy, varying, sample or SampleCalls()
     )
     slow = alone or bottleneck
-    checks = [one for kind, one in CHECKS.items() if slow or one.unsafe or kind == "memory-growth"]
+    checks = [one for one in CHECKS.values() if slow or one.unsafe or one.always]
     found = [one for check in checks if (one := check.advice(evidence)) is not None]
     unsendable = any(one.kind == UNSENDABLE for one in skipped)
     advice = _ranked([one for one in found if not (unsendable and one.kind == MORE_WORKERS)])

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from iobench.advise import answer
 from iobench.advise.answer import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED, Answer
 from iobench.advise.checks.evidence import Advice, Gain
+from iobench.advise.checks.loop_stats import UNEVEN
 from iobench.advise.checks.table import CHECKS
 from iobench.advise.diagnose import examine
 from iobench.advise.settings import search_space
@@ -251,6 +252,7 @@ class _Tuning:
             not idle,
             str(race.spec.consumer.device),
             probing=lambda: watchdog.within(watchdog.part(PROBES).seconds),
+            uneven=timing.wait_p50_s <= UNEVEN * timing.wait_s / turn.batches,
         )
         candidates, skipped = search_space.candidates_for(race.loader, traits, race.limits)
         batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)

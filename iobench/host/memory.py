@@ -20,6 +20,7 @@ from iobench.base.thresholds import BACKED_BYTES_PER_S
 
 Bytes = npt.NDArray[np.uint8]
 
+SHARED_MEMORY = Path("/dev/shm")
 PAGE = mmap.PAGESIZE
 HUGE_PAGE = 2 << 20
 
@@ -153,6 +154,15 @@ def free_memory() -> float:
 def total_memory() -> float:
     """Return the bytes of the machine's memory, or of the control groups' limit if that is lower."""
     return min(psutil.virtual_memory().total, _memory_limit())
+
+
+def shared_memory() -> tuple[int, int]:
+    """Return the bytes in use of shared memory, where workers put tensors, and all of them; 0 without any."""
+    try:
+        disk = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return 0, 0
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
 
 def memory_groups() -> list[Path]:

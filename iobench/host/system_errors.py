@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import traceback
-from pathlib import Path
 
 from iobench.base.errors import SystemRefused
 from iobench.base.units import bytes_text
@@ -14,7 +13,8 @@ from iobench.base.units import bytes_text
 NO_THREAD = "can't start new thread"
 STARTERS = ("/subprocess.py", "/multiprocessing/popen_fork.py", "/multiprocessing/util.py")
 SEMAPHORES = ("/multiprocessing/synchronize.py",)
-SHARED_MEMORY = Path("/dev/shm")
+NO_FILE_CAME = "received 0 items of ancdata"  # the kernel drops what exceeds the receiver's limit
+BUS_ERROR = "workers are out of shared memory"  # torch's guess where a worker ended so
 TORCH_FILE = "</torch_"  # torch's messages name its files in shared memory so
 RAISE_LIMIT = "raise the limit of processes ('ulimit -u', the container's pids limit) or free memory"
 
@@ -30,9 +30,10 @@ def cannot_start(reason: str) -> SystemRefused:
 
 def _no_shared_memory() -> SystemRefused:
     """Return the error for full shared memory, which is 64 MiB in a Docker container by default."""
-    disk = os.statvfs(SHARED_MEMORY)
+    from iobench.host.memory import SHARED_MEMORY, shared_memory
+
     return SystemRefused(
-        f"shared memory is full: it has {bytes_text(disk.f_blocks * disk.f_frsize)}",
+        f"shared memory is full: it has {bytes_text(shared_memory()[1])}",
         kind="no-shared-memory",
         path=SHARED_MEMORY,
         hint="start the container with more ('--shm-size 8g'), or use fewer workers or smaller batches",
@@ -54,16 +55,18 @@ def _too_many_files() -> SystemRefused:
     return SystemRefused(
         f"too many open files: the limit is {limit}",
         kind="too-many-files",
-        hint=f"raise it with 'ulimit -n', here to {most} at most, or use fewer workers",
+        hint=f"raise it with 'ulimit -n', here to {most} at most, use fewer workers, or share tensors by "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
     )
 
 
 def _of_runtime_error(message: str) -> SystemRefused | None:
     if message == NO_THREAD:
         return cannot_start("the system refused a thread")
-    if os.strerror(errno.EMFILE) in message:
+    if os.strerror(errno.EMFILE) in message or NO_FILE_CAME in message:
         return _too_many_files()
     full = TORCH_FILE in message and os.strerror(errno.ENOSPC) in message
+    full = full or BUS_ERROR in message
     return _no_shared_memory() if full else None
 
 

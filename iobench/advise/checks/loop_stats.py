@@ -279,6 +279,8 @@ def chunks_of(dataset: Any) -> list[str]:
 
 QUEUE_THREADS = 2  # of a worker: its own, and the one that feeds its queue
 IDLE = 0.5  # of the time on a core
+UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at all
+ONCE = 0.4  # of all waiting: above it, one late batch is an exception
 REPEATED = 0.1  # of the samples, from which on it is no chance that workers deliver the same
 
 
@@ -326,6 +328,8 @@ class LoopStats:
     gc_s: float = 0.0  # of Python's garbage collector in the main process
     ranks: int = 1  # that run the loop
     same_on_ranks: bool | None = None  # another rank received the same first batch; None: unknown
+    open_files: int = 0  # most that one process held, beyond those that this one held before
+    shared_bytes: int = 0  # growth of /dev/shm at its peak
     rank_waits: dict[int, float] = field(default_factory=dict)  # shares of waiting of other ranks, on rank 0
 
     @property
@@ -365,6 +369,12 @@ class LoopStats:
     def repeats(self) -> bool:
         """True if several workers deliver the same samples."""
         return self.loader.iterable and (self.repeated or 0.0) >= REPEATED
+
+    @property
+    def uneven(self) -> bool:
+        """True if half of the batches hardly wait, and the others do, not a single one of them."""
+        mean_s = self.wait_s / max(1, self.batches - 1)
+        return self.wait_p50_s <= UNEVEN * mean_s and self.wait_max_s <= ONCE * self.wait_s
 
     @property
     def queued_bytes(self) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import linecache
+import pickle
+import random
 import re
 import sys
 import sysconfig
@@ -21,6 +24,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import get_worker_info
 
 from iobench.advise.checks.call_costs import (
@@ -45,6 +50,7 @@ from iobench.base.text import shortened
 from iobench.bench.budget import Budget
 from iobench.host.call_profile import CallProfile, calls_in
 from iobench.host.machine_load import CollectorTime
+from iobench.loading.inspection import attributes_of
 
 EVERY_S = 5e-3  # between two samples
 # Python's is 5 ms, and most samples would be of lines that give the interpreter's lock away by themselves
@@ -198,6 +204,7 @@ class Profile:
     libraries: list[LibraryShare] = field(default_factory=list)  # with all that they call, the most first
     lines: list[LineShare] = field(default_factory=list)  # of the user's own code, likewise
     gc_share: float = 0.0  # of the garbage collector
+    same_random: list[str] = field(default_factory=list)  # generators that workers used from one state on
     chunks: list[str] = field(default_factory=list)  # open HDF5 datasets whose chunks hold several samples
     obstacle: str | None = None  # another profiler, beside which calls could not be profiled
 
@@ -251,16 +258,39 @@ def _notes(
     return {"obstacle": profile.obstacle, **times, "chunks": chunks_of(dataset), "lines": [*lines.items()]}
 
 
+def _generators(dataset: Any) -> dict[str, Callable[[], Any]]:
+    """Return functions for the states of this process's generators of random numbers, and of a dataset's.
+
+    Of a dataset those of NumPy, which are made again to seed them; others can be seeded in place later on.
+    """
+    own = {
+        name: partial(getattr, value.bit_generator, "state")
+        for name, value in attributes_of(dataset)
+        if isinstance(value, np.random.Generator)
+    }
+    return {"random": random.getstate, "np.random": np.random.get_state, "torch": _torch_state, **own}
+
+
+def _torch_state() -> bytes:
+    return torch.get_rng_state().numpy().tobytes()
+
+
+def _digest(state: Any) -> str:
+    return hashlib.sha256(pickle.dumps(state)).hexdigest()
+
+
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
     """Profile this worker until it ends, and note the chunks of its files; runs first in the worker."""
     measured, info = ExitStack(), get_worker_info()  # torch forgets it before the worker ends
     dataset = info.dataset if info is not None else None
     collector = measured.enter_context(CollectorTime())
     lines, profile = measured.enter_context(LineSampler()), measured.enter_context(CallProfile())
-    arguments = (measured, profile, collector, lines, dataset, f"{folder}/{worker}")
+    generators, begun = _generators(dataset), dict[str, str]()
+    arguments = (measured, profile, collector, lines, dataset, f"{folder}/{worker}", generators, begun)
     Finalize(None, _end, args=arguments, exitpriority=100)
     if then is not None:
         then(worker)
+    begun |= {name: _digest(state()) for name, state in generators.items()}
 
 
 def _end(
@@ -270,11 +300,16 @@ def _end(
     lines: LineSampler,
     dataset: Any,
     path: str,
+    generators: Mapping[str, Callable[[], Any]],
+    begun: Mapping[str, str],
 ) -> None:
     measured.close()  # first: all that follows is work of our own
+    used = {name: state for name, state in begun.items() if _digest(generators[name]()) != state}
     profile.dump(path + STATS)
     # the dataset's files are open only here
-    Path(path + NOTES).write_text(json.dumps(_notes(profile, collector, dataset, lines.counts)))
+    Path(path + NOTES).write_text(
+        json.dumps({**_notes(profile, collector, dataset, lines.counts), "random": used})
+    )
 
 
 def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str, Any]]) -> Profile:
@@ -289,6 +324,7 @@ def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str,
         if key[2] in getting and _is_code_of(getattr(dataset, key[2], None), key)
     ]
     collating = [figures[3] for key, figures in calls.items() if _is_collate(key, loader)]
+    begun = Counter(one for note in notes for one in note.get("random", {}).items())
     sampled = Counter[Line | None]()
     for line, number in (one for note in notes for one in note["lines"]):
         sampled[tuple(line) if line else None] += number
@@ -305,6 +341,7 @@ def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str,
         lines=lines_of(sampled, TOP),
         gc_share=min(1.0, sum(note["gc_s"] for note in notes) / total),
         chunks=sorted({chunks for note in notes for chunks in note["chunks"]}),
+        same_random=sorted({name for (name, _), workers in begun.items() if workers > 1}),
         obstacle=obstacle,
     )
 

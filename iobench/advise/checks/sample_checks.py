@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,8 @@ def where_the_time_goes(evidence: Evidence) -> Iterator[Finding]:
 IOWAIT = 0.25
 SLOWEST_READ_S = 0.02  # of a page, from a busy disk
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
+FULL = 0.5  # of open files and of shared memory, from which on a larger batch or another worker may not fit
+SEEDED_BY_TORCH = ("random", "np.random", "torch")  # generators, in each worker
 PADDED = 0.4  # of what is delivered
 MANY_TENSORS = 8  # in a batch
 
@@ -191,6 +194,19 @@ def repeats(evidence: Evidence) -> Advice | None:
     return Advice("repeated-samples", message, hint, values)
 
 
+def same_random(evidence: Evidence) -> Advice | None:
+    """Workers that draw the same random numbers, so that all augment their samples alike."""
+    profile = evidence.fetching
+    if profile is None or not profile.same_random:
+        return None
+    names = ", ".join(profile.same_random)
+    message = f"workers draw the same random numbers from {names}, so that their augmentations are alike"
+    hint = "leave the seed out of worker_init_fn: torch seeds them, in each worker with another number"
+    if own := [one for one in profile.same_random if one not in SEEDED_BY_TORCH]:
+        hint = f"make {own[0]} in worker_init_fn: np.random.default_rng(torch.initial_seed())"
+    return Advice("same-random-numbers", message, hint, {"generators": names})
+
+
 def memory_growth(evidence: Evidence) -> Advice | None:
     """Shared memory that workers copy by reading it: reference counts are written into each object's page."""
     loop = evidence.loop
@@ -200,6 +216,28 @@ def memory_growth(evidence: Evidence) -> Advice | None:
     message = f"memory grew by {bytes_text(grown)}: reference counting copies the pages that workers share"
     hint = "hold the dataset's values in arrays instead of lists of Python objects"
     return Advice("memory-growth", message, hint, {"growth_bytes": grown})
+
+
+def open_files(evidence: Evidence) -> Advice | None:
+    """Tensors in flight that take most of the files that a process may open."""
+    held, (limit, _) = evidence.loop.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not evidence.loop.loader.workers or not 0 < FULL * limit <= held:
+        return None
+    message = f"a process holds {held:,} files open, of {limit:,} that it may: one for each tensor in flight"
+    hint = "call torch.multiprocessing.set_sharing_strategy('file_system'), or raise the limit ('ulimit -n')"
+    return Advice("open-files", message, hint, {"open_files": held, "limit": limit, "share": held / limit})
+
+
+def shared_memory(evidence: Evidence) -> Advice | None:
+    """Batches in flight that take most of the shared memory, such as the 64 MiB of a container."""
+    used, (_, size) = evidence.loop.shared_bytes, memory.shared_memory()
+    if not evidence.loop.loader.workers or not 0 < FULL * size <= used:
+        return None
+    part = f"{bytes_text(used)} of the {bytes_text(size)} of shared memory"
+    message = f"batches in flight take {part}: where it is full, workers end with 'Bus error'"
+    hint = "start the container with more ('--shm-size 8g'), or set fewer workers or a lower prefetch_factor"
+    values: Values = {"shared_bytes": used, "size_bytes": size, "share": used / size}
+    return Advice("shared-memory", message, hint, values)
 
 
 def handles(evidence: Evidence) -> Advice | None:

@@ -18,8 +18,6 @@ MANY = 2  # workers per core, from which on they compete
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
 PICKLED = 0.2  # of the wait for the first batch: in the rest workers load it, which takes longer, and torch
 SLOW_FIRST = 0.3  # of an epoch, for its first batch
-UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at all
-ONCE = 0.4  # of all waiting: above it, one late batch is an exception
 STARVED = 0.75  # of the time waiting: above it, no prefetching gets ahead
 FAR_AHEAD = 8  # batches per worker
 USUAL_AHEAD = 2  # batches per worker, by default
@@ -126,10 +124,8 @@ def prefetch(evidence: Evidence) -> Advice | None:
         return None
     loop = evidence.loop  # workers may be fast enough on average, and late now and then
     workers, ahead = loop.loader.workers or 0, loop.loader.prefetch_factor or 2
-    mean_s = loop.wait_s / max(1, loop.batches - 1)
     full = loop.worker_cpu_s > BUSY * workers * loop.elapsed_s
-    even = loop.wait_p50_s > UNEVEN * mean_s or loop.wait_max_s > ONCE * loop.wait_s
-    if not workers or full or ahead >= FAR_AHEAD or even or loop.wait_share > STARVED:
+    if not workers or full or ahead >= FAR_AHEAD or not loop.uneven or loop.wait_share > STARVED:
         return None
     message = (
         f"batches come unevenly: half of them within {seconds_text(loop.wait_p50_s)}, one after "
@@ -138,6 +134,16 @@ def prefetch(evidence: Evidence) -> Advice | None:
     hint = f"set prefetch_factor={FAR_AHEAD} (now {ahead})"
     values = {"prefetch_factor": FAR_AHEAD, "present": ahead, "wait_max_s": loop.wait_max_s}
     return Advice("prefetch", message, hint, values)
+
+
+def any_order(evidence: Evidence) -> Advice | None:
+    """Batches that are ready, and wait for a slower one before them."""
+    tried = evidence.gain("order")
+    if tried is None:
+        return None
+    message = "batches that are ready wait for a slower one before them"
+    hint = f"{_set(tried.candidate.changes)}, where their order may differ from run to run"
+    return Advice("batch-order", message, hint, {**tried.candidate.changes}, *measured(tried))
 
 
 def queue_memory(evidence: Evidence) -> Advice | None:

@@ -22,7 +22,8 @@ class Check:
     `tried_as` are the kinds of candidates that follow the remedy: settings of `search_space`, and changes of
     `remedies`. Advice whose candidates are not faster is refuted, unless there is `more` to it. A check of
     `work` is about what is done for each sample, which no setting changes; one that `explains` says where
-    the time goes, and one that is `unsafe` that the loader may deliver wrong samples.
+    the time goes, and one that is `unsafe` that the loader may deliver wrong samples. One that holds `always`
+    is reported of a loader that is no bottleneck, too.
     """
 
     find: Callable[[Evidence], Advice | None]
@@ -30,6 +31,7 @@ class Check:
     work: bool = False
     explains: bool = False
     unsafe: bool = False
+    always: bool = False
     more: bool = False
 
     def advice(self, evidence: Evidence) -> Advice | None:
@@ -52,6 +54,7 @@ CHECKS: dict[str, Check] = {
     "workers-cost": Check(setting_checks.fewer_workers, ("workers",)),
     "too-few-workers": Check(setting_checks.more_workers),
     "prefetch": Check(setting_checks.prefetch),
+    "batch-order": Check(setting_checks.any_order, ("order",)),
     "queue-memory": Check(setting_checks.queue_memory),
     "pageable-memory": Check(setting_checks.pinned, ("pinned",)),
     "pinned-without-device": Check(setting_checks.pinned_for_nothing),
@@ -60,10 +63,13 @@ CHECKS: dict[str, Check] = {
     # samples and batches
     "disk": Check(sample_checks.disk),
     "repeated-samples": Check(sample_checks.repeats, unsafe=True),
+    "same-random-numbers": Check(sample_checks.same_random, unsafe=True),
     "collate": Check(sample_checks.collating, explains=True),
     "default-collate": Check(sample_checks.own_collate, ("default-collate",), explains=True),
     "padding": Check(sample_checks.padding),
-    "memory-growth": Check(sample_checks.memory_growth),
+    "memory-growth": Check(sample_checks.memory_growth, always=True),
+    "open-files": Check(sample_checks.open_files, always=True),
+    "shared-memory": Check(sample_checks.shared_memory, always=True),
     "open-handles": Check(sample_checks.handles, unsafe=True),
     "garbage-collection": Check(sample_checks.collector, ("gc",), explains=True),
     "repeated-work": Check(sample_checks.repeated_work, ("cache",), explains=True),

@@ -9,7 +9,7 @@ import time
 import types
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -34,6 +34,7 @@ from iobench.bench.meter import DeviceClock
 from iobench.host import process_counters
 from iobench.host.device import Device, device_of, pick_device
 from iobench.host.machine_load import BackgroundLoadMonitor, CollectorTime, Monitor, Sampler
+from iobench.host.memory import shared_memory
 from iobench.host.process_counters import descendants
 from iobench.loading.inspection import batch_tensors, is_dataloader, length_of, samples_in
 from iobench.results import history
@@ -52,6 +53,7 @@ class ProcessMonitor:
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
+        self.open_files = self.shared_bytes = 0  # growth at its peak: of one process, and of /dev/shm
         self._background_load, self.background = BackgroundLoadMonitor(Path.cwd()), BackgroundLoad()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
@@ -73,6 +75,7 @@ class ProcessMonitor:
         self._began = self._seen = time.monotonic()
         self._activity: str | None = None  # in the last sample
         self._thread = threading.get_ident()
+        self._began_files, (self._began_shared, _) = psutil.Process().num_fds(), shared_memory()
         self._ended_cpu, self._ended_disk = self._began_cpu, self._began_disk
         self._ended_reaped = self._began_reaped
         self._background_load.start()
@@ -154,6 +157,10 @@ class ProcessMonitor:
         """Note usage and memory of the child processes."""
         children = _children()
         self._note_usage(children)
+        self.shared_bytes = max(self.shared_bytes, shared_memory()[0] - self._began_shared)
+        for process in (None, *(child for child in children if child not in self._before)):
+            with suppress(psutil.Error):  # it has just ended
+                self.open_files = max(self.open_files, psutil.Process(process).num_fds() - self._began_files)
         memory = process_counters.private_memory(children)
         if (everything := process_counters.memory_bytes(memory.values())) is not None:
             self._memory.append((len(children), everything))
@@ -468,6 +475,8 @@ class _Loop:
             background=processes.background,
             epoch_batches=length_of(loader),
             worker_threads=processes.worker_threads,
+            open_files=processes.open_files,
+            shared_bytes=processes.shared_bytes,
             ranks=self._ranks,
             same_on_ranks=self._same_on_ranks,
         )

@@ -45,6 +45,7 @@ class LoaderTraits:
     device: str = "auto"  # device that the batches go to
     starts: tuple[str, ...] = tuple(STARTS)  # start methods that there is time for
     probing: Callable[[], AbstractContextManager[None]] = nullcontext  # limits the time of asking for samples
+    uneven: bool = True  # batches come unevenly, so that some wait for one before them
 
 
 def candidates_for(
@@ -85,6 +86,9 @@ def refinements(loader: TunableLoader, base: Candidate, traits: LoaderTraits) ->
     if workers and "prefetch_factor" in loader.settable:
         ahead = MORE_AHEAD * (_current(loader, base, "prefetch_factor") or 2)
         chosen.append(_refined(base, "prefetch", f"prefetch factor {ahead}", prefetch_factor=ahead))
+    ordered = "in_order" in loader.settable and _current(loader, base, "in_order") is not False
+    if workers > 1 and traits.uneven and ordered:
+        chosen.append(_refined(base, "order", "batches in any order", in_order=False))
     if workers and traits.starting and traits.whole:
         persists = _current(loader, base, "persistent_workers")
         if "persistent_workers" in loader.settable and not persists:

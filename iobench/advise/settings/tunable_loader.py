@@ -118,12 +118,13 @@ def _script_problem(main: Any) -> Finding | None:
 
 
 IOBENCH_SETTINGS = ("batch_fetch", "worker_threads")  # no arguments of DataLoader
-WORKER_SETTINGS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+WORKER_SETTINGS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "in_order")
 _DEFAULTS = {  # DataLoader's own, which generated code leaves out
     "num_workers": "0",
     "prefetch_factor": "2",
     "pin_memory": "False",
     "persistent_workers": "False",
+    "in_order": "True",
     "timeout": "0",
     "drop_last": "False",
     **dict.fromkeys(("collate_fn", "worker_init_fn", "generator", "multiprocessing_context"), "None"),
@@ -160,7 +161,7 @@ def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
     names = ["collate_fn", "pin_memory", "timeout", "num_workers", "worker_init_fn", "generator"]
     names += ["multiprocessing_context"]
     if loader.num_workers:
-        names += ["prefetch_factor", "persistent_workers"]
+        names += ["prefetch_factor", "persistent_workers", "in_order"]
     unchanged = {name: getattr(loader, name) for name in names}
     own = {name: value for name, value in changes.items() if name not in IOBENCH_SETTINGS}
     arguments = {**unchanged, **_batching(loader, changes.get("batch_fetch", False)), **own}
