@@ -200,6 +200,19 @@ def test_the_first_wait_counts_once_in_an_epoch():
     assert (started.epoch_s, started.sampler_epoch_s) == (28.0, 18.0)
 
 
+def test_a_first_wait_that_a_batch_explains_is_no_start_of_workers():
+    four = {"workers": 4, "persistent_workers": False}
+    started = loop(loader=four, batches=16, epoch_batches=16, elapsed_s=8.0, first_wait_s=2.5, wait_s=5.5)
+    assert started.start_s == pytest.approx(2.5 - 4 * 5.5 / 15)
+    assert "first-batch" not in kinds(started)
+    assert "first-batch" in kinds(dataclasses.replace(started, first_wait_s=5.5, elapsed_s=11.0))
+
+
+def test_a_sampler_that_few_samples_of_the_stack_saw_is_not_named():
+    quick = loop(loader={"sampler": "RandomSampler"}, elapsed_s=0.06, first_wait_s=0.03, sampler_s=0.04)
+    assert "sampler" not in kinds(quick)
+
+
 def test_one_batch_alone_is_too_short_for_a_verdict():
     verdict = diagnose(loop(batches=1), alone=True).verdict
     assert (verdict.kind, verdict.values["batches"]) == ("too-short", 1)
@@ -284,6 +297,12 @@ def test_each_problem_has_its_advice(kind, evidence):
     assert found.kind == kind
     assert found.hint
     assert "\n" not in found.sentence
+
+
+def test_a_gain_that_is_small_does_not_precede_a_sampler_that_takes_most_of_an_epoch():
+    slow = loop(loader={"sampler": "Mine"}, sampler_s=7.0)
+    found = diagnose(slow, [AS, candidate("0 workers", 150, num_workers=0)]).advice
+    assert [one.kind for one in found] == ["sampler", "workers-cost"]
 
 
 CACHED = [AS, tried("cache", 300)]

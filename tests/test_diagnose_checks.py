@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import gc
-import io
 import json
 import multiprocessing
 import os
@@ -16,7 +15,6 @@ import time
 import zlib
 from contextlib import nullcontext
 from functools import partial
-from multiprocessing import reduction
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,8 +44,10 @@ from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog
 from iobench.base import thresholds
+from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.bench.budget import Budget
+from iobench.host.process_counters import descendants
 from iobench.loading.inspection import same_tensors
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -217,13 +217,37 @@ def test_pickling_for_workers_is_seen_on_the_stack():
             done.wait()
             return int, ()
 
-    thread = threading.Thread(target=reduction.dump, args=(Waits(), io.BytesIO()))
+    worker = multiprocessing.get_context("spawn").Process(target=int, args=(Waits(),))
+    thread = threading.Thread(target=worker.start)
     thread.start()
     begun.wait()
     assert profiling.activity_of(thread.ident) == "pickling"
     assert profiling.activity_of(threading.get_ident()) is None
     done.set()
     thread.join()
+    worker.join()
+
+
+def test_workers_of_a_setting_that_fails_end_with_it():
+    def fails(row):
+        raise ValueError("no")
+
+    before = descendants()
+    race = SettingsRace(TunableLoader(DataLoader(Samples(8, fails))), TurnSpec())
+    with race.active(), pytest.raises(TargetError) as caught:
+        race.take(Candidate("2 workers", FORK, "workers"), None)
+    assert caught.value.kind == "raised"
+    assert descendants() == before
+
+
+def test_persistent_workers_end_when_their_loader_is_closed():
+    before = descendants()
+    tunable = TunableLoader(DataLoader(Samples(8, float)))
+    loader = tunable.with_changes({**FORK, "persistent_workers": True})
+    loader.of = loader  # which only a garbage collection would end
+    assert len(list(loader)) == 8
+    tunable.close()
+    assert descendants() == before
 
 
 def test_workers_that_are_late_now_and_then():

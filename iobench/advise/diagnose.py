@@ -188,6 +188,9 @@ def _raced(
     with race.active():
         status(f"race: {names_of(candidates[1:])}")
         race.race(candidates, RACE * budget.left())
+        untried = [one for one in candidates[1:] if not one.rates and one.failure is None]
+        if untried and not best_of_each_kind(candidates):  # then no final rounds need the time that is left
+            race.race([candidates[0], *untried], RACE * budget.left())
         chosen = race.finalists(candidates, best_of_each_kind(candidates))
         if len(chosen) > 1 and budget.left():
             status(f"final rounds: {names_of(chosen)}")

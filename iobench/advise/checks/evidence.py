@@ -12,7 +12,6 @@ from iobench.advise.settings.candidate import BETTER, Candidate
 from iobench.base.finding import Finding
 from iobench.base.units import three_digits
 from iobench.bench.policies import FACTORS
-from iobench.results import stats
 from iobench.results.run_warning import LONGER
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
@@ -113,11 +112,11 @@ class Evidence:
     def undecided(self, kind: str) -> bool:
         """Return True if a candidate of a kind may be faster but had too few rounds to decide."""
         return any(
-            one.kind == kind
-            and not one.failure
-            and len(one.final_rates) < stats.MIN_ROUNDS
-            and (not one.rates or one.rate > self.candidates[0].rate)
+            self.against[one.name].outcome == "inconclusive"
+            if one.name in self.against
+            else not one.rates or one.rate > self.candidates[0].rate
             for one in self.candidates[1:]
+            if one.kind == kind and not one.failure
         )
 
     @property
@@ -165,8 +164,9 @@ def concluded(evidence: Evidence, advice: Advice, kinds: Sequence[str]) -> Advic
     if fast is not None:
         times = fast.race_rate / evidence.candidates[0].race_rate
         text = f"undecided: {three_digits(times)} × as fast in a short race; {LONGER}"
-        return replace(advice, gain_text=text, values={**advice.values, "race_ratio": times})
+        return replace(advice, gain_text=text, values={**advice.values, "undecided": times})
     if all(one.outcome in WITHOUT_GAIN for one in compared):
         return advice
     best = max((one.ratio for one in compared), key=lambda one: one.median)
-    return replace(advice, gain_text=f"undecided: {ratio_text(best, 'as fast')}; {LONGER}")
+    text = f"undecided: {ratio_text(best, 'as fast')}; {LONGER}"
+    return replace(advice, gain_text=text, values={**advice.values, "undecided": best.median})

@@ -355,6 +355,12 @@ class LoopStats:
         return self.first_wait_s + (self.elapsed_s - self.first_wait_s) * self._rest_factor
 
     @property
+    def start_s(self) -> float:
+        """Seconds of the first wait that are more than a worker's batch takes: those of its start."""
+        batch_s = (self.loader.workers or 0) * self.wait_s / max(1, self.batches - 1)
+        return max(0.0, self.first_wait_s - batch_s)
+
+    @property
     def sampler_epoch_s(self) -> float:
         """Seconds of the sampler in a whole epoch: those of the first wait once, others with the batches."""
         first = min(self.sampler_s, self.first_wait_s)

@@ -61,6 +61,7 @@ PACKAGE = Path(__file__).parents[2]
 OTHERS = (str(PACKAGE), sysconfig.get_path("stdlib"), "<")  # where files are not the user's
 DIAGNOSIS = str(PACKAGE / "advise")  # whose callers, such as the command's own script, are not looked at
 
+SENDING = ("multiprocessing/popen_spawn_posix.py", "multiprocessing/popen_forkserver.py")
 DATALOADER, STARTING = "torch/utils/data/dataloader.py", ("__init__", "_reset")
 
 Line = tuple[str, int]
@@ -121,7 +122,10 @@ def _no_collection() -> Iterator[None]:
 
 
 def activity_of(thread: int) -> str | None:
-    """Return what a DataLoader does in a thread: ``sampler`` or ``pickling``; None for anything else."""
+    """Return what a DataLoader does in a thread: ``sampler`` or ``pickling``; None for anything else.
+
+    Pickling includes writing into the pipe of a worker, which reads once it has imported what it needs.
+    """
     with _no_collection():
         return activity_in(sys._current_frames().get(thread))
 
@@ -130,7 +134,7 @@ def activity_in(frame: FrameType | None) -> str | None:
     """Return the same for the code that a frame and its callers are in."""
     while frame is not None:
         file, name, caller = frame.f_code.co_filename, frame.f_code.co_name, frame.f_back
-        if file.endswith("multiprocessing/reduction.py") and name == "dump":
+        if file.endswith(SENDING) and name == "_launch":
             return "pickling"
         if file.endswith(DATALOADER) and name == "_next_index":
             return "sampler"

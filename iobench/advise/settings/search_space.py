@@ -30,7 +30,7 @@ STARTS = {  # start methods by Python's name, the fastest first
     "forkserver": "workers from a fork server",
     "spawn": "spawned workers",
 }
-SIGNALLED = ("threads", "persistent")  # kinds that are tried only if a sign suggests them, so first
+SIGNALLED = ("threads", "persistent")  # kinds that a sign suggests, which are tried first, in this order
 SLOW_START = 0.05  # of an epoch for its first batch, from which on the start of workers matters
 
 
@@ -55,7 +55,7 @@ def candidates_for(
     limits, now = limits or ResourceLimits(), loader.workers({})
     refined = refinements(loader, Candidate(BASELINE), traits)
     chosen = [Candidate(BASELINE, over_limit=limits.worker_problem(now))]
-    chosen += [one for one in refined if one.kind in SIGNALLED]
+    chosen += [one for kind in SIGNALLED for one in refined if one.kind == kind]
     with traits.probing():
         whole_batches = loader.fetches_batches
     if whole_batches:

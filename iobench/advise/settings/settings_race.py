@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -209,6 +210,7 @@ class SettingsRace:
             raise
         except TargetError as error:
             cause = error.__cause__ or error
+            traceback.clear_frames(cause.__traceback__)  # else it keeps the loader's iterator and its workers
             values: dict[str, Any] = {"error": type(cause).__name__, "reason": reason(cause)}
             candidate.failure = Finding("raised", reason(cause), values=values)
             raise

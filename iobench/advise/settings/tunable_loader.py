@@ -263,7 +263,13 @@ class TunableLoader:
         return spawn_problem(self.loader) if self.rebuilds else None
 
     def close(self) -> None:
-        """Drop the loaders with persistent workers, which ends these."""
+        """End persistent workers.
+
+        Garbage collection would close their queues first, and then wait 5 s for each of them.
+        """
+        for loader in self._persistent.values():
+            if (iterator := getattr(loader, "_iterator", None)) is not None:
+                iterator._shutdown_workers()
         self._persistent.clear()
 
     def code_for(self, changes: Changes) -> str:

@@ -248,7 +248,9 @@ def innocent_objects(folder: Path):
 
 GC, THREADS = ("garbage-collection",), ("threads",)
 ANSWERS = {
-    weighted_rows: Answer("sampler", false=(*THREADS, *GC, "first-batch")),
+    weighted_rows: Answer(
+        "sampler", "workers-cost", second=("sampler",), false=(*THREADS, *GC, "first-batch")
+    ),
     few_of_many_rows: Answer("sampler", false=(*THREADS, *GC, "first-batch")),
     spawned_arrays: Answer("pickling", also=("first-batch", "workers-cost"), false=GC),
     too_many_workers: Answer("per-sample", second=("workers-cost",), also=("first-batch",)),
@@ -265,7 +267,7 @@ ANSWERS = {
     tensor_dataset: Answer("per-sample"),
     lists_in_collate: Answer("python-lists"),
     threads_of_svd: Answer("threads", "workers-cost", second=("threads",)),
-    padding: Answer("padding", also=("per-sample",)),
+    padding: Answer("padding", "per-sample", second=("padding",)),
     rows_of_a_table: Answer("dataframe-rows"),
     tokenizing: Answer("repeated-work", also=("too-few-workers",), false=GC),
     locked_file: Answer("lock", also=("decoding", "workers-cost")),
