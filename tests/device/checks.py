@@ -66,7 +66,7 @@ def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=
         assert int(labels) == int(arrays["y"][rows].sum())
 
 
-def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=50, batch_size=32):
+def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=12, batch_size=32):
     """Check device and pinned memory over many epochs of training, each with slots of its own."""
     machine = plug_in(schedule)
     where = f"{backend.NAME}:{index}"

@@ -47,7 +47,7 @@ def test_dropped_batches_were_right_when_they_were_used(plug_in, images, schedul
 
 
 @schedules
-def test_memory_stays_flat_over_fifty_epochs_of_streamloader(plug_in, images, schedule):
+def test_memory_stays_flat_over_the_epochs_of_streamloader(plug_in, images, schedule):
     checks.memory_stays_flat(plug_in, schedule, images)
 
 

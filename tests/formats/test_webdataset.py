@@ -24,6 +24,7 @@ from iobench.testing.placements import assert_placements
 
 WEBDATASET = formats.get("webdataset")
 
+
 def read_by_webdataset(folder):
     """Return the keys and the arrays of each sample, as webdataset's own library decodes them."""
     library = pytest.importorskip("webdataset")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from conftest import call
 from kinds import complaint_kind, kind
 from plugin_cases import installed, made
 
@@ -64,27 +63,20 @@ def test_without_entry_points_the_command_line_names_the_command_that_installs_i
     assert complaint_kind(done, 1) == "missing-dependency"
 
 
-def test_it_is_prepared_verified_and_run_in_this_process(rawbin, tmp_path, inside):
-    manifest, _ = iobench.prepare(iobench.Synthetic(4096), ["rawbin", "npy"], data_dir=tmp_path / "data")
-    assert iobench.verify(manifest) == {"rawbin": None, "npy": None}
-    asked = ("--data-dir", tmp_path / "data", "--format", "rawbin", "--device", "cpu", "--rounds", 1)
+def test_it_is_prepared_verified_and_run(rawbin, tmp_path, inside, monkeypatch):
+    data = ("--data-dir", tmp_path / "data")
+    prepared = inside("prepare", "--size", 4096, "--format", "rawbin", "--format", "npy", *data)
+    assert prepared.returncode == 0, prepared.stderr
+    assert "rawbin: intact" in inside("verify", *data).stdout
+    asked = (*data, "--format", "rawbin", "--device", "cpu", "--rounds", 1)
     done = inside("run", *asked, "--no-limits", "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
     assert "rawbin" in (tmp_path / "r.jsonl").read_text()
+    manifest = iobench.find_dataset(tmp_path / "data")
     os.truncate(manifest.files_of("rawbin")[0], 100)
     assert iobench.verify(manifest)["rawbin"].kind == "wrong-size"
-
-
-def test_it_is_prepared_and_verified_on_the_command_line(rawbin, tmp_path):
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(rawbin), os.environ.get("PYTHONPATH", "")])
-    }
-    there = {"env": environment, "cwd": tmp_path}
-    prepared = call("prepare", "--size", "4096", "--format", "rawbin", **there)
-    assert prepared.returncode == 0, prepared.stderr
-    assert "rawbin: intact" in call("verify", **there).stdout
-    gone = call("verify", cwd=tmp_path)
-    assert complaint_kind(gone, 2) == "unknown-format"
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(rawbin)])
+    assert complaint_kind(inside("verify", *data), 2) == "unknown-format"
 
 
 def test_a_built_in_name_is_refused_with_both_origins(add, tmp_path):

@@ -23,7 +23,7 @@ WAYS = [*((name, None) for name in VARIANTS), DIRECT[2], DIRECT[-1]]
 
 SAMPLES, BATCH = 203, 16
 BLOCK_ROWS, WINDOW = 10, 3  # the latter in batches
-VECTORS = 1 << 14
+VECTORS = 1 << 12  # of 4008 bytes, which one page of LMDB holds
 
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 every_placed = pytest.mark.parametrize("name", PLACED)
@@ -35,7 +35,7 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 
 
 def vector_arrays(samples=VECTORS):
-    x = np.arange(samples * 254, dtype=np.float32).reshape(samples, 254)
+    x = np.arange(samples * 1000, dtype=np.float32).reshape(samples, 1000)
     return {"x": x, "y": np.arange(samples)}
 
 

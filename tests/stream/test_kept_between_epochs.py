@@ -84,7 +84,7 @@ def test_a_completed_epoch_hands_its_maps_to_the_next(pictures, name):
 @pytest.mark.usefixtures("always_warm")
 def test_a_second_warm_epoch_touches_no_new_memory(vectors, order):
     def later_faults():
-        one, source = loader(vectors, "npy", order=order, batch_size=256), vectors.files_of("npy")
+        one, source = loader(vectors, "npy", order=order, batch_size=64), vectors.files_of("npy")
         page_cache.warm(source)
         for _ in range(2):
             for _ in one:
@@ -107,7 +107,7 @@ def test_a_second_warm_epoch_touches_no_new_memory(vectors, order):
 def test_a_completed_epoch_hands_its_threads_to_the_next(monkeypatch, vectors, order):
     started, start = [], threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(1) or start(thread))
-    one = loader(vectors, "npy", order=order, batch_size=256, threads=3, copy=True)
+    one = loader(vectors, "npy", order=order, batch_size=64, threads=3, copy=True)
     for _ in range(3):
         list(one)
     assert len(started) == 2  # the consumer's thread is the third
@@ -149,12 +149,12 @@ def test_the_first_batch_waits_for_no_more_than_its_own_and_the_next_rows(monkey
 
     monkeypatch.setattr(KeyedPermutation, "__call__", counting)
     monkeypatch.setattr(order_module, "FIRST_ROWS", 1)
-    one = loader(vectors, name, order="random", batch_size=64)
+    one = loader(vectors, name, order="random", batch_size=16)
     for _ in range(2):
         drawn.clear()
         batches = iter(one)
         next(batches)
-        assert sum(drawn) <= 4 * 64  # one batch, two more, and one to locate the rows of
+        assert sum(drawn) <= 4 * 16  # one batch, two more, and one to locate the rows of
         list(batches)
     assert sum(drawn) >= VECTORS
 

@@ -205,11 +205,11 @@ def test_no_request_is_larger_than_the_kernels_readahead(images, monkeypatch, re
 
 def test_all_requested_rows_come_into_the_cache(tmp_path, monkeypatch):
     """The kernel reads no more than its readahead per request, so long ranges need several."""
-    monkeypatch.setattr(readahead, "WINDOW_BYTES", 40_000_000)
-    schema, result = places(tmp_path, 2000, x=40_000)
-    (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(80_000_000))
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 10_000_000)
+    schema, result = places(tmp_path, 500, x=40_000)
+    (tmp_path / "x").write_bytes(bytes(20_000_000))
     page_cache.evict([tmp_path / "x"])
-    batches = [np.array([3, 1]), np.random.default_rng(1).permutation(1000) + 500]
+    batches = [np.array([3, 1]), np.random.default_rng(1).permutation(250) + 125]
     with closing(CachedReader(schema, result, True)) as reader:
         reader.read_ahead(batches)
         reader.batch(batches[0])

@@ -167,7 +167,7 @@ def pieces(monkeypatch, by_file):
         pieces.append(time.sleep(0.05))
         return read(*arguments)
 
-    monkeypatch.setattr(readahead, "PIECE_BYTES", VECTORS * 1016 // 256)
+    monkeypatch.setattr(readahead, "PIECE_BYTES", VECTORS * 4000 // 256)
     monkeypatch.setattr(os, "preadv", slowly)
     return pieces
 
@@ -177,7 +177,7 @@ def pieces(monkeypatch, by_file):
 def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, order):
     with vectors.opener(name)() as reader:
         reader.placement()  # builds an index, once
-    one = loader(vectors, name, order=order, batch_size=64, fields=["x"], threads=1)
+    one = loader(vectors, name, order=order, batch_size=16, fields=["x"], threads=1)
     page_cache.evict(vectors.files_of(name))
     pieces.clear()
     next(iter(one))
@@ -189,7 +189,7 @@ def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, or
 def test_the_first_batch_does_not_wait_until_all_is_read_ahead(monkeypatch, vectors, pieces, order):
     as_a_read_begins(monkeypatch, lambda: time.sleep(0.1))  # the other threads overtake the first batch's
     page_cache.evict(vectors.files_of("npy"))
-    one = loader(vectors, "npy", order=order, batch_size=64, fields=["x"], threads=3)
+    one = loader(vectors, "npy", order=order, batch_size=16, fields=["x"], threads=3)
     with contextlib.closing(iter(one)) as batches:
         next(batches)
         until_then = len(pieces)
@@ -463,7 +463,7 @@ def test_a_disk_that_fails_is_one_line_and_no_bus_error(monkeypatch, failing, na
     def go_on():
         as_a_read_begins(monkeypatch, fail)
         with pytest.raises(LoaderFailed, match=str(file)) as caught:
-            list(loader(root, name, direct=direct, order=order, batch_size=64, threads=1, copy=True))
+            list(loader(root, name, direct=direct, order=order, batch_size=16, threads=1, copy=True))
         assert "\n" not in str(caught.value)
         assert_nothing_left(root)
         return type(caught.value)
@@ -504,9 +504,9 @@ def test_repeated_forks_during_an_epoch_do_no_harm(vectors, name):
             list(batches)
 
     result = []
-    with contextlib.closing(iter(loader(vectors, name, order="random", batch_size=256))) as batches:
+    with contextlib.closing(iter(loader(vectors, name, order="random", batch_size=64))) as batches:
         for batch in batches:
             result.append(batch)
             if len(result) % 3 == 0:
                 in_child(child)
-    assert_batches(result, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=256))
+    assert_batches(result, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=64))

@@ -76,8 +76,8 @@ def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, 
 @pytest.mark.usefixtures("real_direct", "by_file")
 def test_large_cold_files_give_the_same_batches(vectors, name, order, direct):
     page_cache.evict(vectors.files_of(name))
-    rows = rows_of(order, samples=VECTORS, batch_size=1000)
-    assert_batches(loader(vectors, name, order=order, direct=direct, batch_size=1000), vector_arrays(), rows)
+    rows = rows_of(order, samples=VECTORS, batch_size=250)
+    assert_batches(loader(vectors, name, order=order, direct=direct, batch_size=250), vector_arrays(), rows)
 
 
 @every_direct_way

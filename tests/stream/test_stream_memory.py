@@ -128,7 +128,7 @@ def test_a_label_that_is_kept_does_not_keep_its_image(vectors, name):
 def test_the_memory_of_an_epoch_does_not_grow_with_it(vectors):
     def growth():
         def run(epochs):
-            one = loader(vectors, "npy", batch_size=256)
+            one = loader(vectors, "npy", batch_size=64)
             return max(anonymous() for _ in range(epochs) for _ in one)
 
         some = run(5)  # by which all slots have been used: which threads are ahead is chance

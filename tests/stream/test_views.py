@@ -64,11 +64,11 @@ def test_a_batch_is_no_copy_unless_it_is_asked_for_and_outlives_the_loader(pictu
 
 
 def test_batches_across_two_chunks_are_copied_and_those_within_one_are_views(vectors):
-    one = loader(vectors, "hdf5", batch_size=100)
+    one = loader(vectors, "hdf5", batch_size=25)
     held = list(one)
     one.close()
     assert files_in_use(vectors.root)
-    assert_batches(held, vector_arrays(), rows_of("sequential", samples=VECTORS, batch_size=100))
+    assert_batches(held, vector_arrays(), rows_of("sequential", samples=VECTORS, batch_size=25))
     own = [batch["x"].untyped_storage().nbytes() == batch["x"].nbytes for batch in held]
     assert 0 < sum(own) < len(held) // 4
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_cut_under_a_batch_is_named_by_the_next_one(monkeypatch, 
     monkeypatch.setattr(page_cache, "residency", lambda files, sampled: float(warm))
 
     def cut():
-        batches = iter(loader(root, "npy", batch_size=64))
+        batches = iter(loader(root, "npy", batch_size=16))
         held = next(batches)
         os.truncate(file, 4096)
         lost = held["x"].sum()
@@ -102,8 +102,8 @@ def own_vectors(vectors, tmp_path):
 def test_cold_files_are_read_into_the_page_cache_ahead_of_their_views(own_vectors):
     root, file = own_vectors
     page_cache.evict([file])
-    one = loader(root, "npy", batch_size=256)
-    assert_batches(one, vector_arrays(), rows_of("sequential", samples=VECTORS, batch_size=256))
+    one = loader(root, "npy", batch_size=64)
+    assert_batches(one, vector_arrays(), rows_of("sequential", samples=VECTORS, batch_size=64))
     assert page_cache.residency([file]) == 1
 
 
@@ -111,10 +111,10 @@ def test_cold_files_are_read_into_the_page_cache_ahead_of_their_views(own_vector
 @pytest.mark.parametrize("order", ["random", "block"])
 def test_rows_in_memory_are_gathered_in_groups(monkeypatch, vectors, name, order):
     monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
-    monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 3000 * 1024)
-    one = loader(vectors, name, order=order, batch_size=1000)
+    monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 750 * 4008)
+    one = loader(vectors, name, order=order, batch_size=250)
     for epoch in range(2):
-        rows = rows_of(order, epoch, samples=VECTORS, batch_size=1000)
+        rows = rows_of(order, epoch, samples=VECTORS, batch_size=250)
         assert_batches(one, vector_arrays(), rows)
 
 
@@ -134,8 +134,8 @@ def test_the_thread_gathers_only_while_the_consumer_sleeps(monkeypatch, vectors,
         gather(self, rows, out)
 
     monkeypatch.setattr(CachedReader, "gather", noting)
-    one = loader(vectors, "npy", order="random", batch_size=4096)
-    assert_batches(one, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=4096))
+    one = loader(vectors, "npy", order="random", batch_size=1024)
+    assert_batches(one, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=1024))
     assert threads == ["MainThread"] * (4 - ahead) + ["iobench-stream-0"] * ahead
 
 
@@ -161,15 +161,15 @@ def test_torch_s_threads_are_used_where_they_are_faster_and_only_there(monkeypat
     clocks = SimpleNamespace(perf_counter_ns=clock.__next__, thread_time_ns=lambda: 0)
     monkeypatch.setattr(consumer_delivery, "time", clocks)
     monkeypatch.setattr(CachedReader, "gather", timed)
-    assert sum(len(batch["y"]) for batch in loader(vectors, "npy", order="random", batch_size=64)) == VECTORS
-    assert len(ways) == VECTORS // 64
+    assert sum(len(batch["y"]) for batch in loader(vectors, "npy", order="random", batch_size=16)) == VECTORS
+    assert len(ways) == VECTORS // 16
     assert 2 <= ways.count(not busy) <= 4  # tried: at first, and once or twice
 
 
 def test_a_forked_child_gathers_what_its_parent_gathered_by_several_threads(vectors):
-    one = loader(vectors, "npy", order="random", batch_size=8192)
+    one = loader(vectors, "npy", order="random", batch_size=2048)
     assert len(labels(one)) == 2
-    expected = rows_of("random", 1, samples=VECTORS, batch_size=8192)
+    expected = rows_of("random", 1, samples=VECTORS, batch_size=2048)
     assert in_child(lambda: labels(one)) == [rows.tolist() for rows in expected]
 
 
