@@ -33,7 +33,7 @@ from iobench.advise.checks.loop_stats import LoaderInfo, LoopStats, inspect_load
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.checks.watched_loader import WatchedLoader
-from iobench.advise.diagnosis import BOTTLENECK, diagnose, loop_table, verdict_on_all
+from iobench.advise.diagnosis import diagnose, loop_table, verdict_on_all
 from iobench.advise.settings import watchdog
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
@@ -85,8 +85,18 @@ def loop(of=STARVING, loader=None, **changes):
     return dataclasses.replace(of, loader=dataclasses.replace(of.loader, **(loader or {})), **changes)
 
 
-def kinds(*evidence, **options):
-    return [one.kind for one in diagnose(*evidence, **options).advice]
+def evidence(*parts):
+    """Return the measurements in the order that `diagnose` takes them; without a loop, one that starves."""
+    loops, candidates, profiles = (
+        [one for one in parts if isinstance(one, kind)] for kind in (LoopStats, Candidate, Profile)
+    )
+    others = [one for one in candidates if one is not AS]
+    return (loops or [STARVING])[0], [AS, *others] if candidates else [], profiles
+
+
+def advice(*parts, **options):
+    """Return the kinds of the advice that these measurements lead to."""
+    return [one.kind for one in diagnose(*evidence(*parts), **options).advice]
 
 
 def candidate(name, rate, **changes):
@@ -111,79 +121,75 @@ def spending(*kinds, **more):
 
 @pytest.mark.parametrize(("workers", "opened", "calls"), [(2, 2, 2), (0, 1, 1), (2, 3, 8)])
 def test_a_file_that_each_process_opens_once_is_not_named(workers, opened, calls):
-    profiled = spending("openings", outer={"openings": (opened, "h5py File")}, getitem_calls=calls)
-    assert "file-reopened" not in kinds(loop(loader={"workers": workers}), [], [profiled])
+    own = loop(loader={"workers": workers})
+    once = spending("openings", outer={"openings": (opened, "h5py File")}, getitem_calls=calls)
+    assert "file-reopened" not in advice(own, once)
     often = spending("openings", outer={"openings": (calls + 2, "")}, getitem_calls=calls + 2)
-    assert "file-reopened" in kinds(loop(loader={"workers": workers}), [], [often])
+    assert "file-reopened" in advice(own, often)
 
 
-def test_a_loop_that_hardly_waits_gets_no_advice():
-    found = diagnose(GOOD, [], [profile(costs={"decoding": 0.9})])
-    assert (found.bottleneck, found.advice) == (False, [])
-    assert found.verdict.kind == "not-bottleneck"
-    assert found.verdict.values == {
-        "samples_per_s": pytest.approx(696, rel=1e-3),
-        "bytes_per_s": pytest.approx(696e3, rel=1e-3),
-        "batches": 101,
-        "wait_share": GOOD.wait_share,
-        "device": "cpu",
-    }
+@pytest.mark.parametrize(
+    ("stats", "options", "verdict", "bottleneck"),
+    [
+        (GOOD, {}, "not-bottleneck", False),
+        (STARVING, {}, "bottleneck", True),
+        (dataclasses.replace(GOOD, wait_s=1.0, step_s=4.0), {}, "costs-time", True),
+        (STARVING, {"alone": True}, "loader-alone", None),
+        (dataclasses.replace(STARVING, batches=1), {"alone": True}, "too-short", None),
+        (dataclasses.replace(STARVING, batches=2), {}, "too-short", None),
+        (dataclasses.replace(STARVING, elapsed_s=0.001), {}, "too-short", None),
+        (dataclasses.replace(GOOD, batches=0, samples=0, bytes=0, wait_s=0, step_s=0), {}, "empty", None),
+    ],
+)
+def test_each_loop_has_its_verdict(stats, options, verdict, bottleneck):
+    found = diagnose(stats, [], [profile(costs={"decoding": 0.9})], **options)
+    assert (found.verdict.kind, found.bottleneck) == (verdict, bottleneck)
+    assert bool(found.advice) == bool(bottleneck or options)
 
 
-def test_a_loop_that_waits_most_of_the_time_is_bound_by_loading():
-    found = diagnose(STARVING)
-    assert found.bottleneck
-    assert (found.verdict.kind, found.verdict.values["wait_share"]) == ("bottleneck", pytest.approx(2 / 3))
+def test_a_verdict_has_the_figures_of_the_loop():
+    values = diagnose(GOOD).verdict.values
+    assert (values["batches"], values["wait_share"], values["device"]) == (101, GOOD.wait_share, "cpu")
+    assert values["samples_per_s"] == pytest.approx(696, rel=1e-3)
+    assert values["bytes_per_s"] == pytest.approx(696e3, rel=1e-3)
+    assert STARVING.wait_share == pytest.approx(2 / 3)
     assert diagnose(loop(device="cuda:0")).verdict.values["device"] == "cuda:0"
-    assert STARVING.wait_share >= BOTTLENECK
+    assert diagnose(loop(batches=1), alone=True).verdict.values["batches"] == 1
 
 
-def test_a_loader_alone_has_no_step_to_wait():
-    found = diagnose(STARVING, alone=True)
-    assert found.bottleneck is None
-    assert found.verdict.kind == "loader-alone"
-
-
-def test_a_loop_over_nothing_is_empty():
-    empty = loop(batches=0, samples=0, bytes=0, wait_s=0.0, step_s=0.0, elapsed_s=0.0)
-    assert diagnose(empty).verdict.kind == "empty"
-    assert names(loop_table(empty)) == ["loader", "batches"]
-
-
-def test_a_loop_over_one_batch_shows_no_figures_of_a_steady_state():
-    shown = set(names(loop_table(loop(batches=1, elapsed_s=0.01))))
-    assert "first batch" in shown
-    assert shown.isdisjoint({"after that", "waiting", "CPU"})
-    assert {"after that", "waiting", "CPU"} < set(names(loop_table(loop())))
-
-
-def names(table):
-    return table[0][1]
+def test_a_loop_over_one_batch_or_none_shows_no_figures_of_a_steady_state():
+    empty, one = loop(batches=0, elapsed_s=0.0), loop(batches=1, elapsed_s=0.01)
+    assert loop_table(empty)[0][1] == ["loader", "batches"]
+    shown, steady = (set(loop_table(stats)[0][1]) for stats in (one, loop()))
+    assert {"first batch"} <= shown
+    assert steady - shown >= {"after that", "waiting", "CPU"}
 
 
 @pytest.mark.parametrize(("workers", "kind"), [(0, "too-few-workers"), (2, "first-batch")])
 def test_the_settings_that_were_measured_are_those_that_are_advised(workers, kind):
     changes = {"num_workers": 16, "persistent_workers": True}
-    base = candidate(BASELINE, 100)
-    best = dataclasses.replace(candidate("16 persistent workers", 340, **changes), kind="persistent")
-    own = {"workers": workers, "persistent_workers": False}
-    (advice,) = diagnose(loop(loader=own, first_wait_s=6.0), [base, best]).advice
-    assert (advice.kind, advice.gain) == (kind, pytest.approx(3.4))
-    assert advice.values.items() >= {"workers": workers, **changes}.items()
-    assert all(f"{name}={value}" in advice.hint for name, value in changes.items())
-    assert advice.sentence.endswith(advice.gain_text)
+    own = loop(loader={"workers": workers, "persistent_workers": False}, first_wait_s=6.0)
+    (found,) = diagnose(*evidence(own, tried("persistent", 340, **changes))).advice
+    assert (found.kind, found.gain) == (kind, pytest.approx(3.4))
+    assert found.values.items() >= {"workers": workers, **changes}.items()
+    assert all(f"{name}={value}" in found.hint for name, value in changes.items())
+    assert found.sentence.endswith(found.gain_text)
 
 
 @pytest.mark.parametrize("workers", [0, 4])
 def test_whole_batches_are_advised_with_the_workers_they_were_measured_with(workers):
-    candidates = [
-        candidate(BASELINE, 100),
-        candidate(BATCH_FETCH, 340, batch_fetch=True, num_workers=workers),
-    ]
-    advice = diagnose(loop(loader={"by_sample": True, "workers": 2}), candidates).advice
-    assert (advice[0].values["num_workers"], advice[0].gain) == (workers, pytest.approx(3.4))
-    assert ("num_workers=4" in advice[0].hint) == bool(workers)
-    assert "sampler=loader.batch_sampler" in advice[0].hint
+    """They come first, as the largest gain."""
+    fetched = candidate(BATCH_FETCH, 340, batch_fetch=True, num_workers=workers)
+    parts = (
+        loop(loader={"by_sample": True, "workers": 2}),
+        candidate("0 workers", 150, num_workers=0),
+        fetched,
+    )
+    (first, *_) = diagnose(*evidence(*parts)).advice
+    assert (first.kind, first.values["num_workers"]) == ("per-sample", workers)
+    assert first.gain == pytest.approx(3.4)
+    assert ("num_workers=4" in first.hint) == bool(workers)
+    assert "sampler=loader.batch_sampler" in first.hint
 
 
 @pytest.mark.parametrize(("device", "named"), [("cpu", True), ("cuda:0", False)])
@@ -191,8 +197,8 @@ def test_pinned_memory_is_named_where_no_device_copies_from_it(monkeypatch, devi
     pins = SimpleNamespace(pins=device != "cpu")
     monkeypatch.setattr(setting_checks, "pick_device", lambda name: device)
     monkeypatch.setattr(setting_checks, "device_of", lambda device: pins)
-    assert ("pinned-without-device" in kinds(loop(loader={"pin_memory": True}))) == named
-    assert "pinned-without-device" not in kinds(loop())
+    assert ("pinned-without-device" in advice(loop(loader={"pin_memory": True}))) == named
+    assert "pinned-without-device" not in advice(loop())
 
 
 def test_the_first_wait_counts_once_in_an_epoch():
@@ -204,18 +210,13 @@ def test_a_first_wait_that_a_batch_explains_is_no_start_of_workers():
     four = {"workers": 4, "persistent_workers": False}
     started = loop(loader=four, batches=16, epoch_batches=16, elapsed_s=8.0, first_wait_s=2.5, wait_s=5.5)
     assert started.start_s == pytest.approx(2.5 - 4 * 5.5 / 15)
-    assert "first-batch" not in kinds(started)
-    assert "first-batch" in kinds(dataclasses.replace(started, first_wait_s=5.5, elapsed_s=11.0))
+    assert "first-batch" not in advice(started)
+    assert "first-batch" in advice(dataclasses.replace(started, first_wait_s=5.5, elapsed_s=11.0))
 
 
 def test_a_sampler_that_few_samples_of_the_stack_saw_is_not_named():
     quick = loop(loader={"sampler": "RandomSampler"}, elapsed_s=0.06, first_wait_s=0.03, sampler_s=0.04)
-    assert "sampler" not in kinds(quick)
-
-
-def test_one_batch_alone_is_too_short_for_a_verdict():
-    verdict = diagnose(loop(batches=1), alone=True).verdict
-    assert (verdict.kind, verdict.values["batches"]) == ("too-short", 1)
+    assert "sampler" not in advice(quick)
 
 
 def tried(kind, rate, **changes):
@@ -223,77 +224,70 @@ def tried(kind, rate, **changes):
 
 
 AS = candidate(BASELINE, 100)
-NO_WORKERS = {"num_workers": 0}
 UNTRIED = Candidate("persistent workers", {"persistent_workers": True}, "persistent")
 RAISED = Finding("raised", "no")
 DECODER = {"decoder": "simplejpeg", "code": "f(data)", "times": 2.0, "files": 16, "most": 1}
 QUICK = {"samples": 10**7}  # a sample in less than a microsecond
 
 
+PER_SAMPLE, NO_LASTING = {"by_sample": True}, {"persistent_workers": False}
+FILES = spending("files", outer={"files": (100, "")})
+SLOW_START = loop(loader=NO_LASTING, first_wait_s=6.0)
+CHUNKS = ["x: chunks of 100 samples"]
+REPEATING = loop(loader={"iterable": True}, repeated=0.9)
+FEW = loop(loader={"workers": 0}, workers=0, samples=1000)
+
+
 @pytest.mark.parametrize(
-    ("kind", "evidence"),
+    ("kind", "parts"),
     [
-        ("per-sample", (loop(loader={"by_sample": True}, **QUICK),)),
-        ("per-sample", (loop(loader={"by_sample": True, "tensor_dataset": True}, **QUICK),)),
-        (
-            "per-sample",
-            (loop(loader={"by_sample": True}), [AS, fetching(300)]),
-        ),
-        ("workers-cost", (loop(), [AS, candidate("0 workers", 200, num_workers=0)])),
-        ("workers-cost", (loop(cpu_s=9.5, worker_cpu_s=3.0),)),
-        ("too-few-workers", (loop(), [AS, candidate("4 workers", 200, num_workers=4)])),
-        ("too-few-workers", (loop(loader={"workers": 0}, workers=0, samples=1000),)),
-        ("prefetch", (loop(), [AS, candidate("prefetch factor 8", 150, prefetch_factor=8)])),
-        ("prefetch", (loop(wait_p50_s=0.001, wait_max_s=0.5),)),
-        ("sampler", (loop(loader={"sampler": "RandomSampler"}, first_wait_s=6.0, sampler_s=5.0),)),
-        ("sampler", (loop(loader={"sampler": "Mine"}, sampler_s=5.0),)),
-        ("pickling", (loop(loader={"persistent_workers": False}, first_wait_s=6.0, pickling_s=3.0),)),
-        ("python-lists", (loop(), [], [spending("lists")])),
-        ("padding", (loop(padding=0.6),)),
-        ("pageable-memory", (loop(loader={"pin_memory": False}, device="cuda:0", pins=True),)),
-        ("disk", (loop(iowait=0.5, disk_bytes=10**10),)),
-        ("decoding", (loop(), [], [spending("decoding")])),
-        ("single-elements", (loop(), [], [spending("elements")])),
-        ("dataframe-rows", (loop(), [], [spending("rows")])),
-        ("manager-proxy", (loop(), [], [spending("proxies")])),
-        ("lock", (loop(), [], [spending("locks")])),
-        ("file-per-sample", (loop(), [], [spending("files", outer={"files": (100, "")})])),
-        ("repeated-work", (loop(), [AS, tried("cache", 300)], [profile(getitem_share=0.9)])),
-        ("jpeg-draft", (loop(), [AS, tried("draft", 300, width=8, height=8)], [spending("decoding")])),
-        ("jpeg-decoder", (loop(), [AS, tried("decoder", 300, **DECODER)], [spending("decoding")])),
-        ("jpeg-decoder", (loop(), [AS, Candidate("", DECODER, "decoder")], [spending("decoding")])),
-        ("default-collate", (loop(), [AS, tried("default-collate", 300)], [profile()])),
-        ("garbage-collection", (loop(), [AS, tried("gc", 300)], [profile()])),
-        ("garbage-collection", (loop(loader={"workers": 0}, gc_s=2.0, **QUICK), [], [profile(gc_share=0.2)])),
-        ("garbage-collection", (loop(), [], [profile(gc_share=0.2)])),
-        ("workers-cost", (loop(loader={"workers": 4096}, worker_cpu_s=19.0), [AS, tried("threads", 90)])),
-        ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0), [AS, UNTRIED])),
-        (
-            "first-batch",
-            (loop(loader={"persistent_workers": False}, first_wait_s=6.0), [AS, tried("prefetch", 100)]),
-        ),
-        (
-            "per-sample",
-            (loop(loader={"by_sample": True}, **QUICK), [AS, dataclasses.replace(UNTRIED, kind="fetch")]),
-        ),
-        ("repeated-samples", (loop(loader={"iterable": True}, repeated=0.9),)),
-        (
-            "repeated-samples",
-            (
-                loop(loader={"iterable": True}, repeated=0.9),
-                [AS, candidate("4 workers", 200, num_workers=4)],
-            ),
-        ),
-        ("queue-memory", (loop(loader={"prefetch_factor": 99}, bytes=100 << 40),)),
-        ("collate", (loop(tensors=20), [], [profile(collate_share=0.6)])),
-        ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0),)),
-        ("memory-growth", (loop(memory_growth_bytes=1 << 29),)),
-        ("open-handles", (loop(loader={"handles": ["file (h5py)"]}),)),
-        ("chunks", (loop(loader={"by_sample": True, "chunks": ["x: chunks of 100 samples"]}),)),
+        ("per-sample", [loop(loader=PER_SAMPLE, **QUICK)]),
+        ("per-sample", [loop(loader={**PER_SAMPLE, "tensor_dataset": True}, **QUICK)]),
+        ("per-sample", [loop(loader=PER_SAMPLE), fetching(300)]),
+        ("per-sample", [loop(loader=PER_SAMPLE, **QUICK), dataclasses.replace(UNTRIED, kind="fetch")]),
+        ("workers-cost", [candidate("0 workers", 200, num_workers=0)]),
+        ("workers-cost", [loop(cpu_s=9.5, worker_cpu_s=3.0)]),
+        ("workers-cost", [loop(loader={"workers": 4096}, worker_cpu_s=19.0), tried("threads", 90)]),
+        ("too-few-workers", [candidate("4 workers", 200, num_workers=4)]),
+        ("too-few-workers", [FEW]),
+        ("prefetch", [candidate("prefetch factor 8", 150, prefetch_factor=8)]),
+        ("prefetch", [loop(wait_p50_s=0.001, wait_max_s=0.5)]),
+        ("sampler", [loop(loader={"sampler": "RandomSampler"}, first_wait_s=6.0, sampler_s=5.0)]),
+        ("sampler", [loop(loader={"sampler": "Mine"}, sampler_s=5.0)]),
+        ("pickling", [loop(loader=NO_LASTING, first_wait_s=6.0, pickling_s=3.0)]),
+        ("python-lists", [spending("lists")]),
+        ("padding", [loop(padding=0.6)]),
+        ("pageable-memory", [loop(loader={"pin_memory": False}, device="cuda:0", pins=True)]),
+        ("disk", [loop(iowait=0.5, disk_bytes=10**10)]),
+        ("decoding", [spending("decoding")]),
+        ("single-elements", [spending("elements")]),
+        ("dataframe-rows", [spending("rows")]),
+        ("manager-proxy", [spending("proxies")]),
+        ("lock", [spending("locks")]),
+        ("file-per-sample", [FILES]),
+        ("repeated-work", [tried("cache", 300), profile(getitem_share=0.9)]),
+        ("jpeg-draft", [tried("draft", 300, width=8, height=8), spending("decoding")]),
+        ("jpeg-decoder", [tried("decoder", 300, **DECODER), spending("decoding")]),
+        ("jpeg-decoder", [Candidate("", DECODER, "decoder"), spending("decoding")]),
+        ("default-collate", [tried("default-collate", 300), profile()]),
+        ("garbage-collection", [tried("gc", 300), profile()]),
+        ("garbage-collection", [loop(loader={"workers": 0}, gc_s=2.0, **QUICK), profile(gc_share=0.2)]),
+        ("garbage-collection", [profile(gc_share=0.2)]),
+        ("first-batch", [SLOW_START]),
+        ("first-batch", [SLOW_START, UNTRIED]),
+        ("first-batch", [SLOW_START, tried("prefetch", 100)]),
+        ("repeated-samples", [REPEATING]),
+        ("repeated-samples", [REPEATING, candidate("4 workers", 200, num_workers=4)]),
+        ("queue-memory", [loop(loader={"prefetch_factor": 99}, bytes=100 << 40)]),
+        ("collate", [loop(tensors=20), profile(collate_share=0.6)]),
+        ("memory-growth", [loop(memory_growth_bytes=1 << 29)]),
+        ("open-handles", [loop(loader={"handles": ["file (h5py)"]})]),
+        ("open-handles", [loop(GOOD, loader={"handles": ["file (h5py)"]})]),
+        ("chunks", [loop(loader={**PER_SAMPLE, "chunks": CHUNKS})]),
     ],
 )
-def test_each_problem_has_its_advice(kind, evidence):
-    (found,) = diagnose(*evidence).advice
+def test_each_problem_has_its_advice(kind, parts):
+    (found,) = diagnose(*evidence(*parts)).advice
     assert found.kind == kind
     assert found.hint
     assert "\n" not in found.sentence
@@ -301,27 +295,20 @@ def test_each_problem_has_its_advice(kind, evidence):
 
 def test_a_gain_that_is_small_does_not_precede_a_sampler_that_takes_most_of_an_epoch():
     slow = loop(loader={"sampler": "Mine"}, sampler_s=7.0)
-    found = diagnose(slow, [AS, candidate("0 workers", 150, num_workers=0)]).advice
-    assert [one.kind for one in found] == ["sampler", "workers-cost"]
-
-
-CACHED = [AS, tried("cache", 300)]
+    assert advice(slow, candidate("0 workers", 150, num_workers=0)) == ["sampler", "workers-cost"]
 
 
 @pytest.mark.parametrize(
-    ("evidence", "command"),
+    ("parts", "command"),
     [
-        (
-            (loop(), CACHED, [spending("files", outer={"files": (100, "")})]),
-            "'iobench prepare --source FOLDER'",
-        ),
-        ((loop(), CACHED, [spending("rows")]), "'iobench diagnose train.py:make --no-variants'"),
-        ((loop(), [], []), "'iobench tune train.py:make --step-ms MS'"),
-        ((loop(), [AS, UNTRIED], []), "'iobench diagnose train.py:make --max-time 40'"),
+        ([tried("cache", 300), FILES], "'iobench prepare --source FOLDER'"),
+        ([tried("cache", 300), spending("rows")], "'iobench diagnose train.py:make --no-variants'"),
+        ([], "'iobench tune train.py:make --step-ms MS'"),
+        ([UNTRIED], "'iobench diagnose train.py:make --max-time 40'"),
     ],
 )
-def test_an_answer_begins_with_verdict_cause_remedy_and_command(evidence, command):
-    found = diagnose(*evidence, alone=True, target="train.py:make", max_time_s=20.0)
+def test_an_answer_begins_with_verdict_cause_remedy_and_command(parts, command):
+    found = diagnose(*evidence(*parts), alone=True, target="train.py:make", max_time_s=20.0)
     first, *others = found.blocks()
     assert first.lines[0] == found.verdict.sentence
     assert command in first.lines[-1]
@@ -332,84 +319,62 @@ def test_an_answer_begins_with_verdict_cause_remedy_and_command(evidence, comman
         assert not any(found.advice[0].message in line for one in others for line in one.lines)
 
 
-@pytest.mark.parametrize("candidates", [[], [AS, Candidate("", DECODER, "decoder")]])
+@pytest.mark.parametrize("candidates", [[], [Candidate("", DECODER, "decoder")]])
 def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidates):
-    varying, profiled = (
-        [Finding(VARYING, "a sample differs each time it is read")],
-        spending("decoding", "images"),
-    )
+    varying = [Finding(VARYING, "a sample differs each time it is read")]
     images = SampleCalls(shapes=[(3, 64, 96)], images=["/photos/a/1.jpg", "/photos/b/2.jpg"])
+    pixels = evidence(*candidates, spending("decoding", "images"))
     for skipped, wanted, other in (([], "prepare", "crop=random"), (varying, "crop=random", "prepare")):
-        (found,) = diagnose(loop(), candidates, [profiled], skipped=skipped, sample=images).advice
+        (found,) = diagnose(*pixels, skipped=skipped, sample=images).advice
         assert wanted in found.hint
         assert other not in found.hint
         assert "--source /photos" in found.hint
     assert "images:shape=3x64x96" in found.hint
-
-
-def test_sound_that_varies_is_not_given_the_advice_of_images():
-    varying = [Finding(VARYING, "a sample differs each time it is read")]
-    (found,) = diagnose(loop(), [], [spending("decoding")], skipped=varying).advice
-    assert "images" not in found.hint
+    (sound,) = diagnose(*evidence(spending("decoding")), skipped=varying).advice
+    assert "images" not in sound.hint
 
 
 @pytest.mark.parametrize(
-    "evidence",
+    "parts",
     [
-        (loop(),),
-        (loop(loader={"by_sample": True}),),
-        (loop(loader={"by_sample": True}, **QUICK), [AS, fetching(101)]),
-        (loop(), [AS, candidate("0 workers", 105, num_workers=0)]),
-        (
-            loop(),
-            [AS, Candidate("0 workers", NO_WORKERS, "workers", final=rounds_at({1: 90, 2: 300, 3: 400}))],
-        ),
-        (
-            loop(),
-            [
-                AS,
-                Candidate("0 workers", NO_WORKERS, "workers", race=rounds_at(dict.fromkeys((1, 2, 3), 140))),
-            ],
-        ),
-        (
-            loop(),
-            [AS, Candidate("4 workers", {"num_workers": 4}, "workers", failure=RAISED)],
-        ),
-        (loop(loader={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK),),
-        (loop(loader={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
-        (loop(loader={"pin_memory": False}),),
-        (loop(loader={"prefetch_factor": 8}, wait_p50_s=0.001),),
-        (loop(wait_p50_s=0.001, step_s=0.5),),
-        (loop(wait_p50_s=0.001, wait_max_s=5.0),),
-        (loop(wait_p50_s=0.001, worker_cpu_s=19.0, loader={"workers": 2}), [AS]),
-        (loop(), [], [profile(collate_share=0.6)]),
-        (loop(), [AS, tried("cache", 101)], [spending("rows")]),
-        (loop(), [], [spending("files", outer={"files": (10, "")})]),
-        (loop(loader={"batch_size": None}), [], [spending("files", outer={"files": (100, "")})]),
-        (loop(loader={"workers": 0, "by_sample": False}, workers=0, **QUICK), [], [spending("locks")]),
-        (loop(gc_s=5.0),),
-        (loop(loader={"workers": 0}, gc_s=5.0, **QUICK), [], [profile(gc_share=0.05)]),
-        (loop(), [AS, tried("gc", 101)], [profile(gc_share=0.2)]),
-        (loop(loader={"workers": 4096}), [AS, candidate("0 workers", 90, num_workers=0)]),
-        (loop(loader={"workers": 4096}, worker_cpu_s=1.0), [AS, tried("threads", 90)]),
-        (loop(worker_cpu_s=19.0), [AS, Candidate("one thread", {"worker_threads": 1}, "threads")]),
-        (
-            loop(),
-            [AS, Candidate("", {"gc": "freeze"}, "gc", race=rounds_at({1: 101}))],
-            [profile(gc_share=0.2)],
-        ),
-        (loop(loader={"sampler": "Mine"}, first_wait_s=6.0, sampler_s=0.5),),
-        (loop(repeated=0.9),),
-        (loop(loader={"iterable": True}, repeated=0.01),),
-        (loop(loader={"prefetch_factor": 2}, bytes=100 << 40),),
-        (loop(memory_growth_bytes=1 << 29, bytes=100 << 30),),
-        (loop(iowait=0.5, disk_bytes=10**5),),
-        (loop(iowait=0.5, disk_bytes=10**6, background=BackgroundLoad(disk_bytes_per_s=1e8)),),
-        (dataclasses.replace(STARVING, loader=LoaderInfo(class_name="generator")),),
+        [loop()],
+        [loop(loader=PER_SAMPLE)],
+        [loop(loader=PER_SAMPLE, **QUICK), fetching(101)],
+        [candidate("0 workers", 105, num_workers=0)],
+        [Candidate("0 workers", {"num_workers": 0}, "workers", final=rounds_at({1: 90, 2: 300, 3: 400}))],
+        [Candidate("0 workers", {"num_workers": 0}, "workers", race=rounds_at({1: 140, 2: 140, 3: 140}))],
+        [Candidate("4 workers", {"num_workers": 4}, "workers", failure=RAISED)],
+        [loop(loader={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK)],
+        [loop(loader={"by_sample": False, "chunks": CHUNKS})],
+        [loop(loader={"pin_memory": False})],
+        [loop(loader={"prefetch_factor": 8}, wait_p50_s=0.001)],
+        [loop(wait_p50_s=0.001, step_s=0.5)],
+        [loop(wait_p50_s=0.001, wait_max_s=5.0)],
+        [loop(wait_p50_s=0.001, worker_cpu_s=19.0, loader={"workers": 2}), AS],
+        [profile(collate_share=0.6)],
+        [tried("cache", 101), spending("rows")],
+        [spending("files", outer={"files": (10, "")})],
+        [loop(loader={"batch_size": None}), FILES],
+        [loop(loader={"workers": 0, "by_sample": False}, workers=0, **QUICK), spending("locks")],
+        [loop(gc_s=5.0)],
+        [loop(loader={"workers": 0}, gc_s=5.0, **QUICK), profile(gc_share=0.05)],
+        [tried("gc", 101), profile(gc_share=0.2)],
+        [loop(loader={"workers": 4096}), candidate("0 workers", 90, num_workers=0)],
+        [loop(loader={"workers": 4096}, worker_cpu_s=1.0), tried("threads", 90)],
+        [loop(worker_cpu_s=19.0), Candidate("one thread", {"worker_threads": 1}, "threads")],
+        [Candidate("", {"gc": "freeze"}, "gc", race=rounds_at({1: 101})), profile(gc_share=0.2)],
+        [loop(loader={"sampler": "Mine"}, first_wait_s=6.0, sampler_s=0.5)],
+        [loop(repeated=0.9)],
+        [loop(loader={"iterable": True}, repeated=0.01)],
+        [loop(loader={"prefetch_factor": 2}, bytes=100 << 40)],
+        [loop(memory_growth_bytes=1 << 29, bytes=100 << 30)],
+        [loop(iowait=0.5, disk_bytes=10**5)],
+        [loop(iowait=0.5, disk_bytes=10**6, background=BackgroundLoad(disk_bytes_per_s=1e8))],
+        [dataclasses.replace(STARVING, loader=LoaderInfo(class_name="generator"))],
     ],
 )
-def test_good_measurements_get_no_advice(evidence):
-    assert kinds(*evidence) == []
+def test_good_measurements_get_no_advice(parts):
+    assert advice(*parts) == []
 
 
 def test_advice_whose_gain_is_open_says_so_with_its_interval():
@@ -419,57 +384,52 @@ def test_advice_whose_gain_is_open_says_so_with_its_interval():
     assert re.search(r"undecided: 3\.\d* × as fast .*interval", found.sentence)
 
 
+RACED = Candidate(BASELINE, race=rounds_at({1: 100}))
+
+
 def race_only(kind, rate, **changes):
     return Candidate(kind, changes or {"a": 1}, kind, race=rounds_at({1: rate}))
 
 
-def test_a_cause_is_named_where_time_was_too_short_for_final_rounds():
-    base = Candidate(BASELINE, race=rounds_at({1: 100}))
-    for rate, expected in ((900, ["default-collate"]), (150, [])):
-        found = diagnose(loop(), [base, race_only("default-collate", rate)], [profile()]).advice
-        assert [one.kind for one in found] == expected
-        assert all("undecided: 9.00 ×" in one.sentence for one in found)
-    no_workers = loop(loader={"workers": 0}, workers=0, samples=1000)
-    assert "too-few-workers" in kinds(no_workers, [base, race_only("cache", 90)])
-    assert "too-few-workers" not in kinds(no_workers, [base, race_only("workers", 90, num_workers=2)])
+@pytest.mark.parametrize(
+    ("kind", "rate", "changes", "expected"),
+    [
+        ("default-collate", 900, {}, ["default-collate"]),
+        ("default-collate", 150, {}, []),
+        ("workers", 900, {"num_workers": 0}, ["workers-cost"]),
+        ("workers", 150, {"num_workers": 0}, []),
+        ("threads", 900, {"worker_threads": 1}, ["threads"]),
+        ("threads", 150, {"worker_threads": 1}, []),
+    ],
+)
+def test_a_cause_is_named_as_undecided_where_time_was_too_short_for_final_rounds(
+    kind, rate, changes, expected
+):
+    found = diagnose(loop(), [RACED, race_only(kind, rate, **changes)], [profile()]).advice
+    assert [one.kind for one in found] == expected
+    assert all(one.gain is None and "undecided: 9.00 ×" in one.sentence for one in found)
 
 
-def test_a_race_that_favors_fewer_workers_or_threads_is_named_as_undecided():
-    base = Candidate(BASELINE, race=rounds_at({1: 100}))
-    for changes in ({"num_workers": 0}, {"worker_threads": 1}):
-        kind, wanted = ("workers", "workers-cost") if "num_workers" in changes else ("threads", "threads")
-        for rate, expected in ((700, [wanted]), (150, [])):
-            found = diagnose(loop(), [base, race_only(kind, rate, **changes)]).advice
-            assert [one.kind for one in found] == expected
-            assert all(one.gain is None and "undecided: 7.00 ×" in one.sentence for one in found)
+def test_more_workers_are_advised_unless_a_race_was_against_them():
+    for one, expected in ((race_only("cache", 90), True), (race_only("workers", 90, num_workers=2), False)):
+        found = diagnose(FEW, [RACED, one]).advice
+        assert ("too-few-workers" in [one.kind for one in found]) == expected
 
 
 def test_what_makes_samples_wrong_precedes_the_verdict():
     shared = loop(loader={"handles": ["file (h5py)"], "persistent_workers": False}, first_wait_s=6.0)
-    found = diagnose(shared, [AS, tried("cache", 300)], [profile(getitem_share=0.9)])
+    found = diagnose(*evidence(shared, tried("cache", 300), profile(getitem_share=0.9)))
     wrong, *others = found.advice
     assert wrong.kind == "open-handles"
     assert {one.kind for one in others} == {"repeated-work", "first-batch"}
     assert wrong.sentence in next(found.blocks()).lines[0]
     assert found.verdict.kind in [one.kind for one in found.findings[1:2]]
-    assert kinds(loop(GOOD, loader={"handles": ["file (h5py)"]})) == ["open-handles"]
 
 
 def test_decoding_inside_a_file_that_is_read_counts_as_decoding():
     for decoding, expected in ((0.6, ["decoding", "file-per-sample"]), (0.8, ["decoding"])):
         costs = {"decoding": decoding, "files": 1.0}
-        assert kinds(loop(), [], [profile(costs=costs, outer={"files": (100, "")})]) == expected
-
-
-def test_the_largest_gain_comes_first():
-    tried = [
-        AS,
-        candidate("0 workers", 150, num_workers=0),
-        candidate(BATCH_FETCH, 400, batch_fetch=True, num_workers=0),
-    ]
-    found = diagnose(loop(loader={"by_sample": True}), tried).advice
-    assert found[0].kind == "per-sample"
-    assert found[0].gain == pytest.approx(4)
+        assert advice(profile(costs=costs, outer={"files": (100, "")})) == expected
 
 
 class Rows(Dataset):
@@ -503,13 +463,14 @@ def watched(loader, step=lambda batch: None, stop=None):
     return batches, watched_loader
 
 
-def test_a_watched_loader_yields_the_very_same_objects():
+def test_a_watched_loader_yields_the_very_same_objects_and_has_the_loader_s_attributes():
     items = [{"x": torch.ones(3)}, [1, "a", None], None, "text", (torch.zeros(2), {"y": np.ones(4)})]
     batches, watch = watched(items)
     assert all(a is b for a, b in zip(batches, items, strict=True))
     assert (watch.stats.batches, len(watch)) == (5, 5)
     assert watch.stats.samples == 3 + 2
     assert watch.stats.bytes == 3 * 4 + 2 * 4 + 4 * 8
+    assert watch.append.__self__ is items
 
 
 def test_waits_and_steps_are_distinguished(monkeypatch):
@@ -544,20 +505,10 @@ def test_the_callback_runs_however_the_loop_ends(stop):
 
 
 def test_errors_of_the_loader_and_of_the_step_pass_through():
-    def fail():
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        watched(DataLoader(Rows(work=fail), batch_size=16))
-    with pytest.raises(ValueError, match="mine"):
-        watched(DataLoader(Rows(), batch_size=16), step=lambda batch: fail())
-
-
-def test_other_attributes_are_the_loader_s():
-    loader = DataLoader(Rows(), batch_size=16)
-    watch = WatchedLoader(loader, "cpu", lambda stats: None)
-    assert watch.dataset is loader.dataset
-    assert len(watch) == 4
+    with pytest.raises(KeyError, match="mine"):
+        watched(DataLoader(Rows(work=fails), batch_size=16))
+    with pytest.raises(KeyError, match="mine"):
+        watched(DataLoader(Rows(), batch_size=16), step=lambda batch: fails())
 
 
 def test_watching_costs_microseconds():
@@ -722,51 +673,37 @@ def test_an_endless_loader_ends_with_the_time():
     assert found.loop.batches > 2
 
 
-def test_an_error_of_the_loader_has_its_traceback():
-    def broken():
-        yield torch.ones(4)
+def fails(several_lines=False):
+    try:
         raise KeyError("mine")
+    except KeyError as error:
+        if not several_lines:
+            raise
+        raise RuntimeError("first\n  second\n500") from error
 
+
+@pytest.mark.parametrize(
+    ("loader", "problem"),
+    [
+        (lambda: (fails() if number else torch.ones(4) for number in range(2)), " after 1 batch: 'mine'"),
+        (lambda: DataLoader(Rows(work=lambda: fails(True)), batch_size=8), " 0 batches: first"),
+        (lambda: DataLoader(Rows(work=lambda: fails(True)), batch_size=8, **FORK), " 0 batches: first"),
+    ],
+    ids=["a generator", "the main process", "a worker"],
+)
+def test_an_error_of_the_loader_has_the_traceback_of_the_user_s_own_code(loader, problem):
     with pytest.raises(TargetError, check=kind("raised")) as caught:
-        run_session(broken(), max_time_s=60.0)
-    assert "after 1 batch" in caught.value.problem
-    assert "in broken" in caught.value.traceback
+        run_session(loader(), max_time_s=30.0)
+    assert caught.value.problem.endswith(problem)
+    assert "in fails" in caught.value.traceback
+    assert "/torch/" not in caught.value.traceback
 
 
 def test_a_worker_s_error_keeps_its_message_and_place():
-    def broken():
-        raise KeyError("mine")
-
     with pytest.raises(KeyError) as caught:
-        list(DataLoader(Rows(work=broken), batch_size=8, **FORK))
+        list(DataLoader(Rows(work=fails), batch_size=8, **FORK))
     assert user_errors.location(caught.value).startswith("test_diagnose.py:")
     assert user_errors.loader_error(caught.value).problem.endswith("KeyError: 'mine'")
-
-
-def test_the_traceback_begins_with_the_user_s_own_code():
-    def broken():
-        raise KeyError("mine")
-
-    with pytest.raises(TargetError) as caught:
-        run_session(DataLoader(Rows(work=broken), batch_size=8), max_time_s=30.0)
-    traceback = caught.value.traceback
-    assert "in broken" in traceback
-    assert "_utils/fetch.py" not in traceback
-
-
-@pytest.mark.parametrize("workers", [{}, FORK], ids=["main process", "worker"])
-def test_an_error_of_several_lines_is_named_by_its_first(workers):
-    def broken():
-        try:
-            raise KeyError("cause")
-        except KeyError as error:
-            raise RuntimeError("first\n  second\n500") from error
-
-    with pytest.raises(TargetError, check=kind("raised")) as caught:
-        run_session(DataLoader(Rows(work=broken), batch_size=8, **workers), max_time_s=30.0)
-    assert caught.value.problem.endswith(" 0 batches: first")
-    assert "in broken" in caught.value.traceback
-    assert "/torch/" not in caught.value.traceback
 
 
 def test_a_loader_that_ends_the_process_is_named():
@@ -779,7 +716,7 @@ def test_a_loader_that_ends_the_process_is_named():
 @pytest.mark.parametrize("run", [session.diagnose, iobench.tune])
 def test_workers_are_not_tried_where_they_could_not_send_the_batches(run, capfd):
     loader = DataLoader(Rows(), batch_size=8, collate_fn=lambda rows: {"x": rows[0], "lock": Lock()})
-    answer = run(loader, max_time_s=6.0, device="cpu")
+    answer = run(loader, max_time_s=3.0, device="cpu")
     assert "cannot-pickle-batches" in {one.kind for one in answer.skipped}
     assert not [one for one in answer.candidates if one.changes.get("num_workers")]
     assert "too-few-workers" not in {one.kind for one in answer.findings}
@@ -793,16 +730,16 @@ def end_workers():
         worker.join()
 
 
-def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
+def test_a_loader_that_hangs_has_the_stacks_of_its_processes_and_others_survive():
     def hang():
         time.sleep(60)
 
-    loader, before = (
-        DataLoader(Rows(work=hang), batch_size=8, **FORK),
-        signal.getsignal(signal.SIGALRM),
-    )
-    with pytest.raises(TargetError, check=kind("timeout")) as caught:
+    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    bystander.start()  # without a handler of the signal by which a stack is asked for
+    loader, before = DataLoader(Rows(work=hang), batch_size=8, **FORK), signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TargetError, check=kind("timeout")) as caught:  # keeps the workers for their end
         run_session(loader, timeout_s=3.0, max_time_s=60.0)  # in which the workers have begun
+    assert bystander.is_alive()
     assert "main process:" in caught.value.traceback
     assert "in hang" in caught.value.traceback
     assert signal.getsignal(signal.SIGALRM) is before
@@ -817,17 +754,6 @@ def test_a_function_that_hangs_is_ended_with_its_stack(tmp_path, hanging):
     with pytest.raises(TargetError, check=kind("timeout")) as caught:
         run_session(f"{tmp_path}/own.py:make", timeout_s=1.0)
     assert "time.sleep(60)" in caught.value.traceback
-
-
-def test_processes_without_a_handler_survive_a_loader_that_hangs():
-    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
-    bystander.start()
-    hanging = DataLoader(Rows(work=partial(time.sleep, 60)), batch_size=8, **FORK)
-    with pytest.raises(TargetError, check=kind("timeout")) as caught:  # keeps the workers for their end
-        run_session(hanging, timeout_s=3.0, max_time_s=60.0)
-    assert bystander.is_alive()
-    end_workers()
-    del caught
 
 
 def test_a_worker_that_is_killed_is_an_error():
@@ -930,9 +856,8 @@ def module(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("target", ["mine.py:make", "mine:make"])
-def test_the_command_prints_its_measurements_and_the_verdict(module, inside, target):
-    done = inside("diagnose", target, "--max-time", 60, "--no-variants", "--device", "cpu")
+def test_the_command_prints_its_measurements_and_the_verdict(module, inside):
+    done = inside("diagnose", "mine.py:make", "--max-time", 60, "--no-variants", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert {"DataLoader", "TensorDataset,"} <= set(done.stdout.split())
 
@@ -946,36 +871,40 @@ def test_what_a_loader_prints_is_no_part_of_the_json(module, inside, command):
 
 def test_json_has_the_figures_and_the_advice(module, inside):
     def diagnosed(*options):
-        return json.loads(inside("diagnose", "mine.py:make", *options, "--json", "--device", "cpu").stdout)
+        return json.loads(inside("diagnose", "mine:make", *options, "--json", "--device", "cpu").stdout)
 
     found = diagnosed("--max-time", 60, "--no-variants")  # in which the data end
     assert found["loop"]["batches"] == 50
     assert found["outcome"] == found["findings"][0]["kind"] == "loader-alone"
-    raced = diagnosed("--max-time", 3)
+    raced = diagnosed("--max-time", 2)
     assert {one["name"] for one in raced["candidates"]} >= {BASELINE, BATCH_FETCH}
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "kind"),
+    ("target", "kind"),
     [
-        ("mine.py", 1, "not-a-target"),
-        ("mine.py:", 1, "not-a-target"),
-        ("nowhere.py:make", 1, "missing-file"),
-        ("nowhere:make", 1, "cannot-import"),
-        ("broken.py:make", 1, "cannot-import"),
-        ("mine.py:absent", 1, "no-callable"),
-        ("mine.py:constant", 1, "no-callable"),
-        ("mine.py:with_argument", 1, "missing-argument"),
-        ("mine.py:number", 1, "not-iterable"),
-        ("mine.py:failing", 1, "raised"),
+        ("mine.py", "not-a-target"),
+        ("mine.py:", "not-a-target"),
+        ("nowhere.py:make", "missing-file"),
+        ("nowhere:make", "cannot-import"),
+        ("broken.py:make", "cannot-import"),
+        ("mine.py:absent", "no-callable"),
+        ("mine.py:constant", "no-callable"),
+        ("mine.py:with_argument", "missing-argument"),
+        ("mine.py:number", "not-iterable"),
+        ("mine.py:failing", "raised"),
     ],
 )
-def test_a_bad_target_is_one_line_after_its_own_traceback(module, inside, target, code, kind):
+def test_a_bad_target_is_one_line_after_the_user_s_own_frames(module, inside, target, kind):
     done = inside("diagnose", target)
-    assert (done.returncode, done.stdout) == (code, "")
+    assert (done.returncode, done.stdout) == (1, "")
     *before, last = done.stderr.splitlines()
     assert last.startswith(f"iobench: error[{kind}]: ")
-    assert not before or before[0].startswith("Traceback")
+    assert before[:1] == ["Traceback (most recent call last):"] * (
+        target in ("broken.py:make", "mine.py:failing")
+    )
+    assert ("in failing" in done.stderr) == (kind == "raised")
+    assert "iobench/advise" not in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--batches", "--max-time", "--timeout"])
@@ -997,7 +926,7 @@ def test_a_user_s_own_loop_is_reported_on_stderr(then, batches):
     """The last one ends a process, which reports all the same."""
     if then.startswith("raise"):
         command = [sys.executable, "-c", LOOP.format(then=then)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
         out, report = done.stdout, done.stderr
     else:
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as report:
@@ -1008,18 +937,6 @@ def test_a_user_s_own_loop_is_reported_on_stderr(then, batches):
     assert ("Too short" in report) == (batches == 1)  # whatever the wait was, eight batches are judged
     assert "Next:" in report
     assert callable(iobench.watch)
-
-
-@pytest.mark.parametrize("changes", [{"batches": 1}, {"batches": 2}, {"elapsed_s": 0.001}])
-def test_a_loop_that_is_too_short_is_not_judged(changes):
-    found = diagnose(loop(**changes))
-    assert (found.bottleneck, found.advice) == (None, [])
-    assert found.verdict.kind == "too-short"
-
-
-def test_half_of_the_time_makes_a_bottleneck_and_less_a_cost():
-    verdict = diagnose(loop(wait_s=1.0, step_s=4.0)).verdict
-    assert (verdict.kind, verdict.values["wait_share"]) == ("costs-time", pytest.approx(0.2))
 
 
 def test_loops_count_together_by_their_time_and_short_ones_do_not():
@@ -1046,10 +963,3 @@ def test_the_cost_of_a_sample_is_its_wait_whatever_the_step_took():
 def test_a_loader_of_nothing_is_refused():
     with pytest.raises(TargetError, check=kind("empty")):
         run_session([])
-
-
-def test_only_the_user_s_own_frames_are_shown(module, inside):
-    done = inside("diagnose", "mine.py:failing")
-    assert "in failing" in done.stderr
-    assert "iobench/advise" not in done.stderr
-    assert inside("diagnose", "nowhere:make").stderr.count("\n") == 1
