@@ -56,7 +56,6 @@ from iobench.base.machine import BackgroundLoad
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of
-from iobench.bench.executor import InProcess
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Observer
 from iobench.bench.policies import SuccessiveHalving
@@ -92,21 +91,6 @@ def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest, 
     assert rounds.count("stream") == rounds.count("dataloader"), "a race of one is over"
 
 
-def test_a_race_interrupted_while_cases_are_verified_has_two_to_compare(manifest, monkeypatch):
-    def prove(self, case, *arguments):
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-        begun.append(case.key)
-        return proved(self, case, *arguments)
-
-    begun, proved = [], InProcess.prove
-    monkeypatch.setattr(InProcess, "prove", prove)
-    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, policy=SuccessiveHalving(600.0))
-    assert found.interrupted
-    assert [made.settings_key for made in found.records] == begun
-
-
 def test_likely_cases_come_before_all_formats_of_a_loader(tmp_path):
     made, _ = iobench.prepare(iobench.Synthetic(4000, (32,)), ["hdf5", "lmdb", "npy"], data_dir=tmp_path)
     field = candidate_set(made, Requirements(), "cpu", "warm", added=("hdf5",))
@@ -114,24 +98,17 @@ def test_likely_cases_come_before_all_formats_of_a_loader(tmp_path):
     assert first == [("stream", "npy"), ("stream", "hdf5"), ("native", "hdf5"), ("native", "npy")]
 
 
-def test_the_default_is_dataloader_sample_by_sample_over_npy(manifest):
-    field = candidate_set(manifest, Requirements(), "cpu", "warm")
-    default = default_case(field.cases)
-    assert field.cases[0] is default
-    assert (default.variant, loader_word(default)) == ("npy", "dataloader")
-
-
-def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest):
-    asked = Requirements(min_shuffle=0.5)
-    orders = {case.order for case in candidate_set(manifest, asked, "cpu", "warm").cases}
-    assert orders == {"random", "block"}
-    strict = candidate_set(manifest, Requirements(min_shuffle=1.0), "cpu", "warm")
-    assert {case.order for case in strict.cases} == {"random"}
-
-
-def test_requested_block_order_is_random_enough(manifest):
-    asked = candidate_set(manifest, Requirements(order="block"), "cpu", "warm")
-    assert {case.order for case in asked.cases} == {"block"}
+@pytest.mark.parametrize(
+    ("asked", "orders"),
+    [
+        ({"min_shuffle": 0.5}, {"random", "block"}),
+        ({"min_shuffle": 1.0}, {"random"}),
+        ({"order": "block"}, {"block"}),
+    ],
+)
+def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest, asked, orders):
+    cases = candidate_set(manifest, Requirements(**asked), "cpu", "warm").cases
+    assert {case.order for case in cases} == orders
     with pytest.raises(InvalidSettings, check=kind("nothing-fits")):
         candidate_set(manifest, Requirements(order="block", min_shuffle=1.0), "cpu", "warm")
 
@@ -143,32 +120,12 @@ def test_the_disk_limit_applies_to_the_full_data(tmp_path):
         from_source(source, (), requirements, tmp_path, lambda text: None)
 
 
-@pytest.mark.parametrize(
-    ("values", "name", "found"),
-    [
-        ({"max_time_s": 1.0}, "out-of-range", "1"),
-        ({"min_shuffle": 2.0}, "out-of-range", "2"),
-        ({"epochs": 0}, "out-of-range", "0"),
-        ({"max_disk_bytes": 0}, "out-of-range", "0"),
-        ({"batch_size": ()}, "missing-option", "none"),
-        ({"batch_size": (64, 0)}, "out-of-range", "0"),
-        ({"order": "sideways"}, "unknown-choice", "'sideways'"),
-        ({"seed": -1}, "out-of-range", "-1"),
-        ({"order": "sequential", "min_shuffle": 0.5}, "conflicting-options", None),
-        ({"only": "any"}, "unknown-choice", "'any'"),
-    ],
-)
-def test_invalid_requirements_are_rejected(values, name, found):
-    with pytest.raises(InvalidSettings, check=kind(name, found=found)):
-        Requirements(**values)
-
-
-def test_every_size_of_a_batch_takes_part_and_the_default_has_the_first(manifest):
+def test_the_default_is_dataloader_sample_by_sample_over_npy_with_the_first_batch_size(manifest):
     requirements = Requirements(batch_size=(64, 16), step_ms=2.0)
     cases = candidate_set(manifest, requirements, "cpu", "warm").cases
     assert {case.batch_size for case in cases} == {16, 64}
     assert cases[0] is default_case(cases)
-    assert cases[0].batch_size == 64
+    assert (cases[0].variant, loader_word(cases[0]), cases[0].batch_size) == ("npy", "dataloader", 64)
     assert [requirements.step_s(size) for size in (64, 16)] == [0.002, 0.0005]
 
 
@@ -183,16 +140,27 @@ def sleeping(monkeypatch):
     )
 
 
-def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(manifest, tmp_path, sleeping):
-    (tmp_path / "sized_train.py").write_text(
-        "import time\ndef step(batch):\n    time.sleep(0.03 if len(batch['x']) == 8 else 0.01)\n"
-    )
-    asked = Requirements(step=f"{tmp_path}/sized_train.py:step", batch_size=(8, 32), loaders=("native",))
-    requirements = time_step(manifest, asked, Observer())
-    assert requirements.step_ms == pytest.approx(1000 * requirements.step_s(8)) == pytest.approx(30.0)
-    assert requirements.step_s(32) == pytest.approx(0.01)
+@pytest.fixture
+def timed(manifest, tmp_path):
+    """Time a step of these lines of code; return the requirements, and the status lines."""
+
+    def timed(lines, of=manifest, **asked):
+        (tmp_path / "train.py").write_text(f"import time\ndef step(batch):\n    {lines}\n")
+        messages, observer = [], Observer()
+        observer.status = messages.append
+        wanted = Requirements(step=f"{tmp_path}/train.py:step", **asked)
+        return time_step(of, wanted, observer), messages
+
+    return timed
+
+
+def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(manifest, sleeping, timed):
+    lines = "time.sleep(0.03 if len(batch['x']) == 8 else 0.01)"
+    requirements, _ = timed(lines, batch_size=(8, 32), loaders=("native",))
+    steps = {8: pytest.approx(0.03), 32: pytest.approx(0.01)}
+    assert {size: requirements.step_s(size) for size in steps} == steps
+    assert requirements.step_ms == pytest.approx(30.0)
     cases = search.with_step(candidate_set(manifest, requirements, "cpu", "warm").cases, requirements)
-    steps = {8: requirements.step_s(8), 32: requirements.step_s(32)}
     assert {case.batch_size: case.step_s for case in cases} == steps
 
 
@@ -354,7 +322,7 @@ def test_formats_and_loaders_that_take_no_samples_of_different_lengths_are_liste
 
 @pytest.mark.parametrize("unknown", [True, False])
 def test_files_that_only_ones_own_loader_reads_are_not_the_format_to_use(manifest, unknown):
-    case = cases_of(manifest, RunOptions(format=("npy",), loader=("stream",)), ["cpu"])[0]
+    case = case_of(manifest, "stream")
     result = SimpleNamespace(data=measured_data.from_dataset(manifest, Requirements()))
     use = against(finalist(case, 40.0, False), 4.0, 3.9, 4.1)
     default = replace(finalist(case, 10.0, False), unknown_files=unknown)
@@ -383,7 +351,7 @@ def test_final_rounds_replace_the_places_of_the_race():
 def test_of_those_that_are_tied_the_cheapest_is_used_only_if_it_came_near_the_fastest(manifest, rate, used):
     """Noisy rounds decide nothing, and 12 % would be lost for a few bytes less."""
     words = {"dear": "dataloader:num_workers=2", "cheap": "native"}
-    cases = {name: cases_of(manifest, options(word), ["cpu"])[0] for name, word in words.items()}
+    cases = {name: case_of(manifest, word) for name, word in words.items()}
     found = SimpleNamespace(finalists=list(cases.values()), data=SimpleNamespace(manifest=manifest))
     rates = {"dear": 100.0, "cheap": rate}
     candidates = [finalist(cases[name], rates[name], leader=name == "cheap") for name in words]
@@ -401,7 +369,7 @@ def against(candidate, median, low, high):
 
 def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     words = ("stream", "native", "dataloader:fetch=batch", "dataloader")
-    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in words]
+    cases = [case_of(manifest, word) for word in words]
     found = SimpleNamespace(finalists=cases, data=SimpleNamespace(manifest=manifest))
     rates = zip(cases, words, (142.0, 134.0, 132.0, 100.0), strict=True)
     made = [
@@ -441,7 +409,7 @@ def test_two_rounds_decide_only_what_is_far_above_their_scatter():
 
 
 def test_a_default_without_a_rival_is_undecided(manifest):
-    case = cases_of(manifest, options("dataloader"), ["cpu"])[0]
+    case = case_of(manifest, "dataloader")
     default = replace(finalist(case, 10.0, False), roles=[recommendation.DEFAULT])
     found = SimpleNamespace(finalists=[case], data=MeasuredData(manifest, 1, False))
     chosen = choose(found, [default])
@@ -456,7 +424,7 @@ def test_a_gain_over_files_that_were_not_measured_is_not_stated(tmp_path, manife
         image.new("RGB", (9, 9)).save(tmp_path / "pets" / name / "0.jpg")
     (tmp_path / "pets/cat/1.jpg").write_bytes(b"damaged")
     data = MeasuredData(manifest, 1, False, source=open_source(tmp_path / "pets", on_error="skip"))
-    fast, slow = (cases_of(manifest, options(loader), ["cpu"])[0] for loader in ("stream", "dataloader"))
+    fast, slow = (case_of(manifest, loader) for loader in ("stream", "dataloader"))
     default = replace(finalist(slow, 10.0, False), roles=[recommendation.DEFAULT])
     use = against(finalist(fast, 40.0, False), 4.0, 3.9, 4.1)
     for chosen in (Choice("decided", use), Choice("keep", default)):
@@ -494,40 +462,30 @@ def test_what_conversion_loses_is_told(tmp_path, manifest):
     (windows,) = open_source(tmp_path / "train.bin", format="tokens:dtype=uint16,window=9").losses
     assert windows.startswith("windows of 9 tokens")
     data = MeasuredData(manifest, 1, False, source=table)
-    case = cases_of(manifest, options("dataloader"), ["cpu"])[0]
+    case = case_of(manifest, "dataloader")
     told = list(findings.costs(SimpleNamespace(data=data), finalist(case, 10.0, False), None, Requirements()))
     assert told[-1].message == "Conversion loses: 2 columns become features"
 
 
-def test_nothing_is_recommended_unless_it_beat_the_default_in_rounds_of_its_own(manifest):
-    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("stream", "dataloader")]
-    raced = run(manifest, RunOptions(rounds="5", limits=False), observer=Observer(), cases=cases)
-    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.DEFAULT]}
-
-    def at(per_sample_s):
-        """The run, with these seconds per sample of each case."""
-        records = [
-            taking(one, one.timing.samples / one.round * per_sample_s[one.settings_key], 0.0)
-            for one in raced.records
-        ]
-        return replace(raced, records=records)
+def test_nothing_is_recommended_unless_it_beat_the_default_in_rounds_of_its_own(manifest, measured):
+    use, default = (case_of(manifest, word).key for word in ("stream", "dataloader"))
+    roles = {use: [recommendation.FASTEST], default: [recommendation.DEFAULT]}
 
     def answer(final, confirmed=True):
         data = MeasuredData(manifest, 1, False)
-        found = search.SearchResult(data, raced, final, roles, [], confirmed=confirmed)
+        found = search.SearchResult(data, faster, final, roles, [], confirmed=confirmed)
         return findings.recommendation_of(found, Requirements())
 
-    faster = at({cases[0].key: 1e-4, cases[1].key: 2e-4})
+    faster, alike = at(measured, {use: 1e4, default: 5e3}), at(measured, {use: 5e3, default: 5e3})
     better = answer(faster)
-    assert (better.outcome, better.use.key) == ("decided", cases[0].key)
+    assert (better.outcome, better.use.key) == ("decided", use)
     assert "←" in table_text(better)
     assert better.code
     once = answer(replace(faster, records=[one for one in faster.records if one.round == 1]))
-    alike = answer(at({cases[0].key: 2e-4, cases[1].key: 2e-4}))
-    unconfirmed = answer(faster, confirmed=False)
-    for kept, outcome in ((once, "undecided"), (unconfirmed, "undecided"), (alike, "keep")):
-        assert (kept.outcome, kept.findings[0].kind, kept.use.key) == (outcome, outcome, cases[1].key)
-        assert (kept.code, kept.prepare, "←" in table_text(kept)) == ("", "", False)
+    kept = (once, "undecided"), (answer(faster, confirmed=False), "undecided"), (answer(alike), "keep")
+    for one, outcome in kept:
+        assert (one.outcome, one.findings[0].kind, one.use.key) == (outcome, outcome, default)
+        assert (one.code, one.prepare, "←" in table_text(one)) == ("", "", False)
 
 
 class Ending(Observer):
@@ -600,7 +558,7 @@ def test_where_decoding_takes_the_cores_no_limit_is_blamed(tmp_path):
     source = iobench.Synthetic(20_000, (32,))
     folder = tmp_path / "data"
     made = iobench.prepare(source, ["npy", "parquet", "hdf5:compression=gzip"], data_dir=folder, name="x")[0]
-    cases = [replace(cases_of(made, options("native"), ["cpu"])[0], variant=one) for one in made.artifacts]
+    cases = [case_of(made, "native", one) for one in made.artifacts]
     found = SimpleNamespace(data=SimpleNamespace(manifest=made))
     assert {one.variant: search.decodes(found, one) for one in cases} == {
         "npy": False,
@@ -644,7 +602,7 @@ def test_padding_that_would_be_mostly_zeros_is_told(tmp_path, lengths, dtype, to
 def test_with_a_step_loaders_that_may_read_during_it_are_measured_with_it(manifest):
     """Without the step they are slower than one that reads between steps."""
     words = {"native": 900.0, "dataloader": 90.0, "stream": 800.0, "dataloader:num_workers=2": 500.0}
-    cases = {word: cases_of(manifest, options(word), ["cpu"])[0] for word in words}
+    cases = {word: case_of(manifest, word) for word in words}
     rates = {cases[word].key: rate for word, rate in words.items()}
     requirements, known = (
         Requirements(step_ms=1.0, batch_size=1),
@@ -659,38 +617,81 @@ def test_with_a_step_loaders_that_may_read_during_it_are_measured_with_it(manife
     assert [key for _, key in named[1:]] == [cases[word].key for word in hopeful]
 
 
-def plain_and_stepped(manifest):
-    """Two cases and a run of them, and both again with a training step."""
-    plain = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream")]
-    both = plain, [replace(case, step_s=0.001) for case in plain]
-    wanted = RunOptions(rounds="10", limits=False)
-    return [(cases, run(manifest, wanted, observer=Observer(), cases=cases)) for cases in both]
+def at(run, rates, waiting=None):
+    """Return the part of a run over these cases, by key, at these samples/s and shares of time to wait."""
+    waiting, records = waiting or {}, []
+    for one in (one for one in run.records if one.settings_key in rates):
+        epochs_s = one.timing.samples / rates[one.settings_key]
+        timing = replace(one.timing, epochs_s=epochs_s, wait_s=epochs_s * waiting.get(one.settings_key, 0.0))
+        records.append(replace(one, timing=timing))
+    return replace(run, cases=[case for case in run.cases if case.key in rates], records=records)
 
 
-def test_with_a_step_the_fastest_training_is_chosen_not_the_fastest_loading(manifest):
-    (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
-    loads = {cases[0].key: 0.5, cases[1].key: 1.0}
-    final.records[:] = [taking(made, loads[made.settings_key], 0.0) for made in final.records]
-    trains = {stepping[0].key: (3.0, 2.0), stepping[1].key: (2.0, 1.0)}
-    stepped.records[:] = [taking(made, *trains[made.settings_key]) for made in stepped.records]
-    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.OTHER_LOADER]}
-    found = search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped)
-    result = findings.recommendation_of(found, Requirements(step_ms=1.0, loaders=("native", "stream")))
-    assert (result.outcome, result.use.key, result.use.wait_share) == ("decided", cases[1].key, 0.5)
-    assert [one.key for one in result.finalists] == [cases[1].key, cases[0].key]
-    assert result.finalists[0].samples_per_s.median < result.finalists[1].samples_per_s.median
-    without = findings.recommendation_of(replace(found, with_step=None), Requirements())
-    assert without.use.key == cases[0].key
-
-
-def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_race(manifest):
+@pytest.fixture(scope="module")
+def measured(manifest):
+    """Return a run of five rounds of both formats under three loaders."""
     words = ("native", "stream", "dataloader")
-    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in words]
-    raced = run(manifest, RunOptions(rounds="3", limits=False), observer=Observer(), cases=cases)
-    alike = [made.samples_per_s * made.timing.epochs_s / 1e4 for made in raced.records]
-    raced.records[:] = [taking(made, took_s, 0.0) for made, took_s in zip(raced.records, alike, strict=True)]
-    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.RUNNER_UP]}
-    found = search.SearchResult(MeasuredData(manifest, 1, False), raced, raced, roles, [])
+    cases = [case_of(manifest, word, name) for name in ("npy", "hdf5") for word in words]
+    return run(manifest, RunOptions(rounds="5", limits=False), observer=Observer(), cases=cases)
+
+
+@pytest.fixture(scope="module")
+def stepping(manifest):
+    """Return a run of native and stream with a training step, and the keys of its cases."""
+    cases = [replace(case_of(manifest, word), step_s=0.001) for word in ("native", "stream")]
+    return run(manifest, RunOptions(rounds="5", limits=False), cases=cases), *(case.key for case in cases)
+
+
+@pytest.fixture
+def loading(manifest, measured):
+    """Return the same cases without the step: a run in which native loads twice as fast, and their keys."""
+    keys = [case_of(manifest, word).key for word in ("native", "stream")]
+    return at(measured, dict(zip(keys, (2e4, 1e4), strict=True))), *keys
+
+
+def answer_to(manifest, final, roles, stepped=None, **asked):
+    found = search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped)
+    return findings.recommendation_of(found, Requirements(**asked))
+
+
+def test_with_a_step_the_fastest_training_is_chosen_not_the_fastest_loading(manifest, loading, stepping):
+    (final, native, stream), (stepped, *steps) = loading, stepping
+    trains = at(stepped, dict(zip(steps, (1e3, 2e3), strict=True)), dict(zip(steps, (0.7, 0.5), strict=True)))
+    roles = {native: [recommendation.FASTEST], stream: [recommendation.OTHER_LOADER]}
+    result = answer_to(manifest, final, roles, trains, step_ms=1.0, loaders=("native", "stream"))
+    assert (result.outcome, result.use.key) == ("decided", stream)
+    assert result.use.wait_share == pytest.approx(0.5)
+    assert [one.key for one in result.finalists] == [stream, native]
+    assert result.finalists[0].samples_per_s.median < result.finalists[1].samples_per_s.median
+    assert answer_to(manifest, final, roles).use.key == native
+
+
+def test_rounds_with_the_step_that_miss_the_default_do_not_decide(manifest, loading, stepping):
+    """The time ended after the first case with the step: without it both were compared."""
+    (final, native, stream), (stepped, first, _) = loading, stepping
+    roles = {native: [recommendation.FASTEST], stream: [recommendation.DEFAULT]}
+    result = answer_to(manifest, final, roles, at(stepped, {first: 1e3}), step_ms=1.0)
+    assert (result.outcome, result.use.key) == ("decided", native)
+    assert result.use.against_default.outcome == "faster"
+    assert not result.use.step_decides
+    assert result.use.wait_share is not None
+
+
+def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest, loading, stepping):
+    (final, native, stream), (stepped, first, second) = loading, stepping
+    failed = replace(stepped, failures={first: CaseDied("its process was killed", kind="killed")})
+    failed.records = [one for one in stepped.records if one.settings_key == second]
+    roles = {key: [recommendation.FASTEST] for key in (native, stream)}
+    result = answer_to(manifest, final, roles, failed)
+    assert [one.key for one in result.finalists] == [result.use.key] == [stream]
+    assert (result.skipped[-1].kind, result.skipped[-1].values["failed"]) == ("killed", 1)
+
+
+def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_race(manifest, measured):
+    keys = [case_of(manifest, word).key for word in ("native", "stream", "dataloader")]
+    alike = at(measured, dict.fromkeys(keys, 1e4))
+    roles = {keys[0]: [recommendation.FASTEST], keys[1]: [recommendation.RUNNER_UP]}
+    found = search.SearchResult(MeasuredData(manifest, 1, False), alike, alike, roles, [])
     result = findings.recommendation_of(found, Requirements())
     assert [one.values["case"] for one in result.alternatives] == ["npy · dataloader"]
     slow = replace(found, data=replace(found.data, decoding_s=100.0))
@@ -698,42 +699,8 @@ def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_
     assert both[1] - both[0] == pytest.approx(100.0)
 
 
-def test_rounds_with_the_step_that_miss_the_default_do_not_decide(manifest):
-    """The time ended after the first case with the step: without it both were compared."""
-    (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
-    final.records[:] = [taking(one, 1.0 + (one.settings_key == cases[1].key), 0.0) for one in final.records]
-    stepped.records[:] = [one for one in stepped.records if one.settings_key == stepping[0].key]
-    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.DEFAULT]}
-    found = search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped)
-    result = findings.recommendation_of(found, Requirements(step_ms=1.0))
-    assert (result.outcome, result.use.key) == ("decided", cases[0].key)
-    assert result.use.against_default.outcome == "faster"
-    assert not result.use.step_decides
-    assert result.use.wait_share is not None
-
-
-def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):
-    (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
-    final.records[:] = [taking(one, 1.0 + (one.settings_key == cases[1].key), 0.0) for one in final.records]
-    stepped.records[:] = [one for one in stepped.records if one.settings_key == stepping[1].key]
-    stepped.failures[stepping[0].key] = CaseDied("its process was killed", kind="killed")
-    roles = {case.key: [recommendation.FASTEST] for case in cases}
-    result = findings.recommendation_of(
-        search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped),
-        Requirements(),
-    )
-    assert [one.key for one in result.finalists] == [result.use.key] == [cases[1].key]
-    assert result.skipped[-1].kind == "killed"
-    assert result.skipped[-1].values["failed"] == 1
-
-
-def taking(made, epochs_s, wait_s):
-    timing = replace(made.timing, epochs_s=epochs_s * made.round, wait_s=wait_s * made.round)
-    return replace(made, timing=timing)
-
-
-def options(word):
-    return RunOptions(format=("npy",), loader=(word,))
+def case_of(manifest, loader, format="npy"):
+    return cases_of(manifest, RunOptions(format=(format,), loader=(loader,)), ["cpu"])[0]
 
 
 def finalist(case, rate, leader):
@@ -807,6 +774,12 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
         (("--batch-size", "64,x"), "not-a-number"),
         (("--only", "any"), "unknown-choice"),
         (("--max-time", "nan"), "out-of-range"),
+        (("--max-time", "1"), "out-of-range"),
+        (("--min-shuffle", "2"), "out-of-range"),
+        (("--epochs", "0"), "out-of-range"),
+        (("--seed", "-1"), "out-of-range"),
+        (("--order", "sequential", "--min-shuffle", "0.5"), "conflicting-options"),
+        (("--model", "transformer"), "unknown-choice"),
         (("--order", "sideways"), "unknown-choice"),
         (("--format", "nonsense"), "unknown-format"),
         (("--loader", "nonsense"), "unknown-loader"),
@@ -866,18 +839,13 @@ def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manif
         iobench.recommend(manifest, Requirements(formats=("zarr",), model="mlp"))
 
 
-def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path, sleeping):
-    (tmp_path / "slow_train.py").write_text(
-        "import time\ndef step(batch):\n    assert batch['x'].shape[0] == 8, batch\n    time.sleep(0.02)\n"
-    )
-    messages, wanted = [], Requirements(step=f"{tmp_path}/slow_train.py:step", batch_size=8)
-    observer = Observer()
-    observer.status = messages.append
+def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, sleeping, timed):
+    lines = "assert batch['x'].shape[0] == 8, batch; time.sleep(0.02)"
     for of in (manifest, iobench.Synthetic(64 * 16, (16,))):
-        known = time_step(of, wanted, observer)
+        known, messages = timed(lines, of, batch_size=8)
         assert known.step_ms == pytest.approx(20.0)
-        assert "(" + wanted.step in known.describe("warm")
-    assert messages[0].endswith(f": {wanted.step}")
+        assert "(" + known.step in known.describe("warm")
+        assert messages[0].endswith(f": {known.step}")
 
 
 def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(tmp_path):
@@ -905,26 +873,20 @@ def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another
     assert choose(found, fed[::-1]) == Choice("not-bottleneck", fed[0])
 
 
-def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path, sleeping):
-    (tmp_path / "disturbed_train.py").write_text(
-        "import time\ntimes = iter([0.0] + [0.005] * 7 + [0.05] * 99)\n"
-        "def step(batch):\n    time.sleep(next(times))\n"
-    )
-    messages, observer = [], Observer()
-    observer.status = messages.append
-    requirements = time_step(manifest, Requirements(step=f"{tmp_path}/disturbed_train.py:step"), observer)
+def test_the_step_time_is_that_of_undisturbed_steps(sleeping, timed):
+    lines = "time.sleep(next(times))\ntimes = iter([0.0] + [0.005] * 7 + [0.05] * 99)"
+    requirements, messages = timed(lines)
     assert requirements.step_ms == pytest.approx(5.0)
     assert "longer" in messages[-1]
 
 
-def test_a_step_may_take_something_out_of_its_batch(manifest, tmp_path):
-    (tmp_path / "popping_train.py").write_text("def step(batch):\n    batch.pop('x').sum()\n")
-    assert time_step(manifest, Requirements(step=f"{tmp_path}/popping_train.py:step"), Observer()).step_ms > 0
+def test_a_step_may_take_something_out_of_its_batch(timed):
+    assert timed("batch.pop('x').sum()")[0].step_ms > 0
 
 
 def test_only_what_there_is_time_for_is_done_with_the_step(manifest):
     """The fastest and the default come first; fewer than two are not compared."""
-    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream", "dataloader")]
+    cases = [case_of(manifest, word) for word in ("native", "stream", "dataloader")]
     roles = dict(zip([case.key for case in cases], [["runner-up"], ["fastest"], ["default"]], strict=True))
     epoch_s = -(-manifest.schema.samples // 256) * 1.0
 
@@ -950,17 +912,12 @@ def test_a_failure_of_the_last_check_keeps_the_answer(manifest, monkeypatch):
     assert note.values == {"error": "prepare"}
 
 
-def test_a_step_that_raises_or_is_given_twice_is_an_error(manifest, tmp_path):
-    (tmp_path / "bad_train.py").write_text("def step(batch):\n    raise KeyError('no such layer')\n")
+def test_a_step_that_raises_or_is_missing_is_an_error(manifest, timed):
     with pytest.raises(TargetError, check=kind("raised")) as it:
-        time_step(manifest, Requirements(step=f"{tmp_path}/bad_train.py:step"), Observer())
-    assert "bad_train.py" in it.value.traceback
+        timed("raise KeyError('no such layer')")
+    assert "train.py" in it.value.traceback
     with pytest.raises(TargetError, check=kind("missing-file", path="missing_train.py")):
         time_step(manifest, Requirements(step="missing_train.py:step"), Observer())
-    with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
-        time_step(manifest, Requirements(step_ms=3.0, model="mlp"), Observer())
-    with pytest.raises(InvalidSettings, check=kind("unknown-choice")):
-        Requirements(model="transformer")
 
 
 def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
@@ -1000,16 +957,32 @@ def photos(tmp_path, monkeypatch):
     return tmp_path / "photos"
 
 
-def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
-    wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
-    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+@pytest.fixture
+def sampled(photos, tmp_path):
+    """Write the sample of the photos, of 16 pixels a side unless a shape is given."""
+
+    def sampled(shape=(3, 16, 16), words=(), **asked):
+        wanted = Requirements(**{"batch_size": 8, "formats": ("npy",), "device": "cpu", **asked})
+        source = open_source(photos, shape)
+        return from_source(source, words, wanted, tmp_path / "data", lambda text: None)
+
+    return sampled
+
+
+def test_images_are_compared_with_as_they_are_decoded_now(photos, sampled, monkeypatch):
+    data = sampled(loaders=("stream", "dataloader"))
     assert data.decoding_s > 0
-    assert data.own_format == "images:shape=3x16x16"
+    assert (data.added, data.own_format) == (("images:shape=3x16x16",), "images:shape=3x16x16")
     assert Path(data.manifest.added[data.own_format].path) == photos
+    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
     candidates = candidate_set(data.manifest, wanted, "cpu", "warm", data.added)
     assert candidates.cases[0].variant == data.own_format
     files = sum(file.stat().st_size for file in photos.rglob("*.jpg"))
     assert files <= data.full_stored_bytes(data.own_format) < files + 60 * 8192
+    assert len([one for one in data.skipped if one.kind == "missing-dependency"]) == 8
+    (together,) = answer.skipped_together(data.skipped)
+    assert together.values["names"] == "nvimgcodec, opencv, simplejpeg, torchvision, turbojpeg"
+    assert together.hint == f"pip install 'iobench[{','.join(JPEG_LIBRARIES)}]'"
 
 
 def install_only(monkeypatch, *decoders):
@@ -1019,31 +992,29 @@ def install_only(monkeypatch, *decoders):
 
 
 @pytest.mark.parametrize(("side", "scaled"), [(32, False), (16, True)])
-def test_another_decoder_of_the_users_own_images_takes_part(photos, tmp_path, side, scaled, monkeypatch):
+def test_another_decoder_of_the_users_own_images_takes_part(photos, sampled, side, scaled, monkeypatch):
     pytest.importorskip("simplejpeg")
     install_only(monkeypatch, "simplejpeg")
-    wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
-    source = open_source(photos, (3, side, side))
-    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
+    data = sampled((3, side, side), ("--source", str(photos)))
     own = f"images:shape=3x{side}x{side}"
     others = [f"{own},decoder=simplejpeg", f"{own},decoder=simplejpeg,dct_scaling=yes"]
     assert data.added == (own, *others[: 1 + scaled])
+    wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
     first = candidate_set(data.manifest, wanted, "cpu", "warm", data.added).cases[: 3 + scaled]
     assert [(case.variant, case.loader.name) for case in first] == [
         (own, "dataloader"),
         ("npy", "stream"),
         *((variant, "stream") for variant in data.added[1:]),
     ]
-    command = prepare_code(replace(data, source_words=("--source", str(photos))), first[-1])
-    assert shlex.split(command)[:2] == ["iobench", "add"]
-    assert first[-1].variant in shlex.split(command)
+    command = shlex.split(prepare_code(data, first[-1]))
+    assert command[:2] == ["iobench", "add"]
+    assert first[-1].variant in command
     assert first[-1].variant in loader_code(data, first[-1], epochs=1)
 
 
-def test_the_figures_of_a_part_of_the_files_have_no_stored_size(photos, tmp_path, monkeypatch):
+def test_the_figures_of_a_part_of_the_files_have_no_stored_size(sampled, tmp_path, monkeypatch):
     monkeypatch.setattr(measured_data, "WARM_BYTES", 1)
-    wanted = Requirements(batch_size=2, formats=("npy",), device="cpu")
-    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+    data = sampled(batch_size=2)
     options = RunOptions(("all",), ("native",), rounds="1", batch_size=2, limits=False)
     records = run(data.manifest, options, out=tmp_path / "a.jsonl").records
     sizes = {one.case["format"]: one.dataset.stored_bytes for one in records}
@@ -1051,14 +1022,11 @@ def test_the_figures_of_a_part_of_the_files_have_no_stored_size(photos, tmp_path
     assert len(sizes) == 2
 
 
-def test_a_damaged_image_is_named_and_no_format_is_blamed(photos, tmp_path):
+def test_a_damaged_image_is_named_and_no_format_is_blamed(photos, sampled):
     damaged = next(photos.glob("*/*"))
     damaged.write_bytes(damaged.read_bytes()[:-40])
-    source = open_source(photos, (3, 16, 16))
-    with pytest.raises(SourceError, check=kind("undecodable")) as error:
-        from_source(source, (), Requirements(device="cpu"), tmp_path / "data", lambda text: None)
-    assert error.value.path == str(damaged)
-    assert error.value.hint == SKIP
+    with pytest.raises(SourceError, check=kind("undecodable", path=damaged, hint=SKIP)):
+        sampled()
 
 
 def test_a_folder_without_jpeg_files_has_no_other_decoder(tmp_path):
@@ -1071,9 +1039,8 @@ def test_a_folder_without_jpeg_files_has_no_other_decoder(tmp_path):
 def test_decoders_leave_time_to_measure(photos, tmp_path, monkeypatch):
     pytest.importorskip("simplejpeg")
     install_only(monkeypatch, "simplejpeg")
-    limit_s = 100.0
-    budget = Budget(limit_s, began=time.monotonic() - measured_data.WRITING * limit_s)
-    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu", max_time_s=limit_s)
+    budget = Budget(100.0, began=time.monotonic() - measured_data.WRITING * 100.0)
+    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu", max_time_s=100.0)
     source = open_source(photos, (3, 16, 16))
     data = from_source(source, (), wanted, tmp_path / "data", lambda text: None, budget)
     assert data.added == ("images:shape=3x16x16",)
@@ -1081,44 +1048,23 @@ def test_decoders_leave_time_to_measure(photos, tmp_path, monkeypatch):
     assert late == [one for one in source.other_decoders() if "simplejpeg" in one]
 
 
-def test_decoders_that_are_not_installed_are_skipped_with_one_command(photos, tmp_path):
-    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
-    source = open_source(photos, (3, 16, 16))
-    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
-    assert data.added == ("images:shape=3x16x16",)
-    assert len([one for one in data.skipped if one.kind == "missing-dependency"]) == 8
-    (together,) = answer.skipped_together(data.skipped)
-    assert together.values["names"] == "nvimgcodec, opencv, simplejpeg, torchvision, turbojpeg"
-    assert together.hint == f"pip install 'iobench[{','.join(JPEG_LIBRARIES)}]'"
-
-
 @pytest.mark.parametrize("speed", [2.0, 1.05])
-def test_a_faster_way_to_read_the_users_own_files_is_an_alternative(manifest, speed):
-    ways = (("npy", "native"), ("hdf5", "stream"), ("hdf5", "dataloader"))
-    cases = [cases_of(manifest, replace(options(word), format=(form,)), ["cpu"])[0] for form, word in ways]
-    raced = run(manifest, RunOptions(rounds="3", limits=False), observer=Observer(), cases=cases)
-    rates = dict(zip((case.key for case in cases), (10.0, speed, 1.0), strict=True))
-    raced.records[:] = [
-        taking(made, made.samples_per_s * made.timing.epochs_s / rates[made.settings_key], 0.0)
-        for made in raced.records
-    ]
-    roles = {cases[0].key: [recommendation.FASTEST], cases[2].key: [recommendation.DEFAULT]}
+def test_a_faster_way_to_read_the_users_own_files_is_an_alternative(manifest, measured, speed):
+    fastest, other, default = (
+        case_of(manifest, *way).key for way in (("native",), ("stream", "hdf5"), ("dataloader", "hdf5"))
+    )
+    raced = at(measured, {fastest: 10.0, other: speed, default: 1.0})
+    roles = {fastest: [recommendation.FASTEST], default: [recommendation.DEFAULT]}
     found = search.SearchResult(MeasuredData(manifest, 1, False, added=("hdf5",)), raced, raced, roles, [])
-    named = [
-        one
-        for one in findings.recommendation_of(found, Requirements()).alternatives
-        if one.values["for"] == "no conversion"
-    ]
-    assert [one.values["case"] for one in named] == ["hdf5 · stream"] * (speed == 2.0)
-    for one in named:
-        assert (one.values["gain"], one.values["speed"]) == pytest.approx((2.0, 0.2))
+    every = findings.recommendation_of(found, Requirements()).alternatives
+    named = [one.values for one in every if one.values["for"] == "no conversion"]
+    assert [one["case"] for one in named] == ["hdf5 · stream"] * (speed == 2.0)
+    assert all((one["gain"], one["speed"]) == pytest.approx((2.0, 0.2)) for one in named)
 
 
 def test_another_decoder_is_a_finalist_if_there_is_time(manifest):
     ways = [("npy", "stream"), ("hdf5", "dataloader"), ("hdf5", "stream")]
-    npy, today, other = (
-        cases_of(manifest, replace(options(word), format=(form,)), ["cpu"])[0] for form, word in ways
-    )
+    npy, today, other = (case_of(manifest, word, form) for form, word in ways)
     faster = replace(other, variant="images:shape=3x16x16,decoder=simplejpeg")
     data = MeasuredData(manifest, 1, False, added=("hdf5", faster.variant))
     rates = {npy.key: 1e6, today.key: manifest.schema.samples / 2.0}
@@ -1134,9 +1080,7 @@ def test_another_decoder_is_a_finalist_if_there_is_time(manifest):
 
 def test_the_users_own_files_are_finalists_if_they_are_not_far_behind(manifest):
     ways = [("npy", "stream"), ("hdf5", "dataloader"), ("hdf5", "stream")]
-    npy, today, stream = (
-        cases_of(manifest, replace(options(word), format=(form,)), ["cpu"])[0] for form, word in ways
-    )
+    npy, today, stream = (case_of(manifest, word, form) for form, word in ways)
     data = MeasuredData(manifest, 1, False, added=("hdf5",))
     rates, known = {npy.key: 1e6, today.key: 1e3}, {npy.key: ["fastest"], today.key: ["default"]}
     over_own = partial(search.over_own_files, [today, npy, stream], data)
@@ -1147,9 +1091,7 @@ def test_the_users_own_files_are_finalists_if_they_are_not_far_behind(manifest):
 
 
 def test_a_case_without_a_conversion_costs_least(manifest):
-    npy, own = (
-        cases_of(manifest, replace(options("stream"), format=(form,)), ["cpu"])[0] for form in ("npy", "hdf5")
-    )
+    npy, own = (case_of(manifest, "stream", form) for form in ("npy", "hdf5"))
     artifacts = {
         "npy": SimpleNamespace(added=None, stored_bytes=1),
         "hdf5": SimpleNamespace(added=SimpleNamespace(), stored_bytes=9),
@@ -1165,49 +1107,42 @@ def test_a_case_without_a_conversion_costs_least(manifest):
         ("*x*x3", (-1, -1, 3), "batch['x_extents'][:, 0].tolist() == [40] * len(batch['y'])"),
     ],
 )
-def test_the_code_for_the_users_own_images_runs(photos, tmp_path, inside, monkeypatch, word, shape, check):
-    words = ("--source", str(photos), "--sample-shape", word)
-    source, data_dir = open_source(photos, shape), tmp_path / "data"
+def test_the_code_for_the_users_own_images_runs(
+    photos, sampled, tmp_path, inside, monkeypatch, word, shape, check
+):
     monkeypatch.setattr(measured_data, "sample_count", lambda *given: 40)
-    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
-    data = from_source(source, words, wanted, data_dir, lambda text: None)
+    data = sampled(shape, ("--source", str(photos), "--sample-shape", word))
     assert (data.own_format, data.manifest.schema.samples) == (f"images:shape={word}", 40)
-    made = replace(default_case(candidate_set(data.manifest, wanted, "cpu", "warm", data.added).cases))
-    case = replace(made, variant=data.own_format, loader=loaders.get("stream").on("cpu"))
+    case = case_of(data.manifest, "stream", data.own_format)
     command = shlex.split(prepare_code(data, case))
     assert command[:2] == ["iobench", "add"]
     assert inside(*command[1:]).returncode == 0
     code = loader_code(data, case, epochs=1)
     (tmp_path / "train.py").write_text(code.replace("pass", f"assert {check}"))
     runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
-    assert Manifest.load(data_dir / source.name).schema == source.schema
+    assert Manifest.load(tmp_path / "data" / "photos").schema == open_source(photos, shape).schema
 
 
-def test_what_images_take_at_their_own_sizes_and_at_one_is_told(photos, tmp_path):
-    wanted, told = Requirements(batch_size=8, formats=("npy",), device="cpu"), []
-    for shape in ((-1, -1, 3), (3, 16, 16)):
-        data = from_source(open_source(photos, shape), (), wanted, tmp_path / "data", lambda text: None)
-        told.append(findings.image_size(data))
-    kept, cropped = told
+def test_what_images_take_at_their_own_sizes_and_at_one_is_told(sampled):
+    kept, cropped = (findings.image_size(sampled(shape)) for shape in ((-1, -1, 3), (3, 16, 16)))
     assert (kept.kind, cropped.kind) == ("image-sizes", "image-sizes")
     held = 60 * (8 + 2 * 4) + 3 * 40 * sum(range(30, 90))  # labels and extents, then pixels
     assert kept.values == {"bytes": held, "cropped_bytes": 60 * 3 * 224 * 224}
     assert cropped.values == {"shape": "3x16x16"}
 
 
-def test_files_that_changed_since_are_not_the_default(photos, tmp_path, monkeypatch):
+def test_files_that_changed_since_are_not_the_default(sampled, monkeypatch):
     def changed(*given, **options):
         raise SourceError("changed while it was hashed", kind="changed")
 
     monkeypatch.setattr(measured_data, "add_files", changed)
-    wanted = Requirements(batch_size=8, formats=("npy",))
-    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+    data = sampled()
     assert data.own_format is None
     assert [(one.kind, one.values["format"]) for one in data.skipped] == [("changed", "images:shape=3x16x16")]
 
 
 def test_a_default_over_other_files_is_not_called_the_users(manifest):
-    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("stream", "dataloader")]
+    cases = [case_of(manifest, word) for word in ("stream", "dataloader")]
     fastest, default = (
         finalist(case, rate, leader=False) for case, rate in zip(cases, (142.0, 100.0), strict=True)
     )
@@ -1217,39 +1152,26 @@ def test_a_default_over_other_files_is_not_called_the_users(manifest):
     assert "your files" not in findings.headline(chosen, [chosen.use, default], data).message
 
 
-@pytest.mark.parametrize("added", [True, False])
-def test_the_users_own_hdf5_file_is_what_others_are_compared_with(tmp_path, added):
-    with h5py.File(tmp_path / "own.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(4000.0).reshape(500, 8), chunks=(50, 2), compression="gzip")
-    source = open_source(tmp_path / "own.h5")
-    if added:
-        source = AddedSource(add(tmp_path / "own.h5", data_dir=tmp_path / "data")[0])
-    wanted = Requirements(batch_size=8, formats=("npy",))
-    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
-    assert data.own_format == "hdf5"
-    assert Path(data.manifest.added["hdf5"].path) == tmp_path / "own.h5"
-
-
-def test_a_single_format_that_is_the_users_own_is_not_written_again(tmp_path):
-    with h5py.File(tmp_path / "own.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(4000.0).reshape(500, 8))
-    wanted = Requirements(batch_size=8, formats=("hdf5",))
-    for _ in range(2):
-        data = from_source(open_source(tmp_path / "own.h5"), (), wanted, tmp_path / "data", lambda text: None)
-        assert list(data.manifest.artifacts) == list(data.manifest.added) == [data.own_format] == ["hdf5"]
-    others = replace(wanted, formats=("npy",))
-    data = from_source(open_source(tmp_path / "own.h5"), (), others, tmp_path / "data", lambda text: None)
-    assert set(data.manifest.artifacts) == {"npy", "hdf5"}
-
-
-def test_the_size_of_the_users_own_files_is_scaled_to_the_full_size(photos, tmp_path, monkeypatch):
-    source = open_source(photos, (3, 16, 16))
+def test_the_size_of_the_users_own_files_is_scaled_to_the_full_size(photos, sampled, monkeypatch):
     monkeypatch.setattr(measured_data, "sample_count", lambda *given: 40)
-    wanted = Requirements(batch_size=8, formats=("npy",), full_bytes=10 * source.schema.logical_bytes)
-    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
+    data = sampled(full_bytes=10 * open_source(photos, (3, 16, 16)).schema.logical_bytes)
     stored = data.manifest.artifacts[data.own_format].stored_bytes
     assert data.full_stored_bytes(data.own_format) == pytest.approx(10 * stored)
     assert data.full_stored_bytes("npy") == pytest.approx(15 * data.manifest.artifacts["npy"].stored_bytes)
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_the_users_own_hdf5_file_is_what_others_are_compared_with(tmp_path, added):
+    """It is not written again, also where it is the only format that is asked for."""
+    path, data_dir = tmp_path / "own.h5", tmp_path / "data"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(4000.0).reshape(500, 8), chunks=(50, 2), compression="gzip")
+    source = AddedSource(add(path, data_dir=data_dir)[0]) if added else open_source(path)
+    for asked, written in (("hdf5", ["hdf5"]), ("hdf5", ["hdf5"]), ("npy", ["hdf5", "npy"])):
+        wanted = Requirements(batch_size=8, formats=(asked,))
+        data = from_source(source, (), wanted, data_dir, lambda text: None)
+        assert (sorted(data.manifest.artifacts), data.own_format) == (written, "hdf5")
+        assert Path(data.manifest.added["hdf5"].path) == path
 
 
 def test_cases_that_there_was_no_time_for_are_counted(manifest):
@@ -1304,22 +1226,18 @@ def test_hashing_of_added_data_has_a_share_of_the_time(inside, tmp_path, monkeyp
     assert given["hash_s"] == pytest.approx(8.0)
 
 
-def test_the_printed_command_takes_no_name_of_other_data(photos, tmp_path, inside):
-    source, data_dir = open_source(photos, (3, 16, 16)), tmp_path / "data"
-    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
-    words = ("--source", str(photos), "--sample-shape", "3x16x16")
-    data = from_source(source, words, wanted, data_dir, lambda text: None)
-    written, own = candidate_set(data.manifest, wanted, "cpu", "warm").cases[0], data.added[0]
-    assert written.variant == "npy"
-    other = ("--name", source.name, "--format", "images:shape=3x8x8", "--data-dir", data_dir)
+def test_the_printed_command_takes_no_name_of_other_data(photos, sampled, tmp_path, inside):
+    data = sampled((3, 16, 16), ("--source", str(photos), "--sample-shape", "3x16x16"))
+    written, own = case_of(data.manifest, "stream"), data.added[0]
+    other = ("--name", "photos", "--format", "images:shape=3x8x8", "--data-dir", tmp_path / "data")
     assert inside("add", photos, *other).returncode == 0
     command = shlex.split(prepare_code(data, written))
-    assert f"{source.name}-2" in command
-    assert f"{source.name}-2" in loader_code(data, written, epochs=1)
+    assert "photos-2" in command
+    assert "photos-2" in loader_code(data, written, epochs=1)
     assert inside(*command[1:]).returncode == 0
     assert prepare_code(data, written) == shlex.join(command)  # that name is this data's now
     adding = shlex.split(prepare_code(data, replace(written, variant=own)))
-    assert adding[adding.index("--name") + 1] == f"{source.name}-2"
+    assert adding[adding.index("--name") + 1] == "photos-2"
     assert inside(*adding[1:]).returncode == 0
 
 
