@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -55,22 +56,13 @@ MEASURES = {
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_each_limit_is_a_rate_with_its_name_and_its_method(file, name):
-    limit = MEASURES[name](file)
-    assert (limit.name, limit.bytes_per_s > 0) == (name, True)
-    assert limit.how
-
-
-@pytest.mark.parametrize("name", MEASURES)
-@pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, 2 * PAGE + 1])
-def test_a_file_of_a_few_bytes_has_limits_too(file, tmp_path, name, size):
-    path = tmp_path / "small"
-    path.write_bytes(bytes(size))
-    assert MEASURES[name](path).bytes_per_s > 0
-
-
-def test_slots_larger_than_the_file_are_filled_as_far_as_it_goes(file):
-    assert hardware_limits.page_cache_read(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
+def test_each_limit_is_a_rate_with_its_name_and_its_method_also_of_a_few_bytes(file, tmp_path, name):
+    small = tmp_path / "small"
+    for size in (None, 1, PAGE - 1, PAGE, 2 * PAGE + 1):
+        small.write_bytes(bytes(size or 0))
+        limit = MEASURES[name](small if size else file)
+        assert (limit.name, limit.bytes_per_s > 0) == (name, True)
+        assert limit.how
 
 
 def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache(file, monkeypatch):
@@ -105,11 +97,6 @@ def test_one_read_is_measured_however_short_the_time(file, measure):
     assert measure(file, seconds=1e-9).bytes_per_s > 0
 
 
-def test_of_random_reads_only_the_bytes_asked_for_count(file):
-    result = hardware_limits.random_read(file, 700, SECONDS)
-    assert result.bytes_per_s == pytest.approx(700 * result.reads_per_s)
-
-
 @pytest.mark.parametrize(("size", "pages"), [(700, 1), (PAGE, 1), (PAGE + 1, 2)])
 def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, monkeypatch, size, pages):
     asked = []
@@ -120,7 +107,8 @@ def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, mo
         return reads_per_s(descriptor, offsets, length, *rest)
 
     monkeypatch.setattr(hardware_limits, "measure_reads", noting)
-    hardware_limits.random_read(file, size, SECONDS)
+    result = hardware_limits.random_read(file, size, SECONDS)
+    assert result.bytes_per_s == pytest.approx(size * result.reads_per_s), "only those asked for count"
     assert len(np.unique(np.concatenate([offsets for offsets, _ in asked]))) > 10
     for offsets, length in asked:
         assert length == pages * PAGE
@@ -159,16 +147,19 @@ def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
     assert places[-100:-50] == places[-50:]
 
 
-def test_reads_that_get_faster_reveal_a_lower_cache():
-    probe = LowerCacheProbe(200e-6, 100e-6)
-    assert probe.detected
-    for latency in ("200 µs", "100 µs"):
-        assert latency in probe.sentence
-
-
-@pytest.mark.parametrize("second", [100e-6, 100e-6 / LOWER_CACHE_SPEEDUP + 1e-6, 300e-6])
-def test_reads_that_stay_as_slow_reveal_none(second):
-    assert not LowerCacheProbe(100e-6, second).detected
+@pytest.mark.parametrize(
+    ("first", "second", "detected"),
+    [
+        (200e-6, 100e-6, True),
+        (100e-6, 100e-6, False),
+        (100e-6, 100e-6 / LOWER_CACHE_SPEEDUP + 1e-6, False),
+        (100e-6, 300e-6, False),
+    ],
+)
+def test_only_reads_that_get_faster_reveal_a_lower_cache(first, second, detected):
+    probe = LowerCacheProbe(first, second)
+    assert probe.detected == detected
+    assert not detected or ("200 µs" in probe.sentence and "100 µs" in probe.sentence)
 
 
 class Figures:
@@ -503,8 +494,9 @@ def measure(tmp_path):
     return call
 
 
-def test_each_record_has_the_limit_of_its_case(figures, images, measure):
+def test_each_record_has_the_limit_of_its_case(figures, images, measure, monkeypatch):
     figures.rates["page cache"] = 10**9
+    monkeypatch.delattr(CaseLimits, "remeasure")  # of a limit that is exceeded
     result = measure(images, LOADERS, rounds=2)
     expected = LimitPart(name="page cache", how="fake", bytes_per_s=1e15, now_bytes_per_s=1e15)
     assert [one.limit for one in result.records] == [expected] * 2 * len(LOADERS)
@@ -516,36 +508,25 @@ def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_fi
     assert (one.limit, figures.asked) == (None, [])
 
 
-def test_a_limit_that_was_exceeded_is_measured_again(figures, images, measure, monkeypatch):
+@pytest.mark.parametrize("found", [1e3, 1e15])
+def test_a_limit_that_was_exceeded_is_measured_again_and_warned_of_if_it_stays_so(
+    figures, images, measure, monkeypatch, found
+):
     remeasure = CaseLimits.remeasure
 
-    def better(self, case):
-        figures.rates["page cache"] = 10**9
+    def again(self, case):
+        figures.rates["page cache"] = found / 1e6
         return remeasure(self, case)
 
     figures.rates["page cache"] = 1e-3
-    monkeypatch.setattr(CaseLimits, "remeasure", better)
+    monkeypatch.setattr(CaseLimits, "remeasure", again)
     result = measure(images, rounds=2)
-    assert [one.limit.bytes_per_s for one in result.records] == [1e15] * 2
+    assert [one.limit.bytes_per_s for one in result.records] == [found] * 2
     (case,) = summary.summarise(result.records).cases
-    assert 0 < case.limit_share < 1
-    assert "above-limit" not in [warning.kind for warning in warnings_of(result.records)]
-
-
-def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, measure, monkeypatch):
-    figures.rates["page cache"] = 10**9
-    monkeypatch.delattr(CaseLimits, "remeasure")
-    assert measure(images, rounds=2).records
-
-
-def test_a_case_that_stays_above_its_limit_has_a_warning(figures, images, measure):
-    figures.rates["page cache"] = 1e-3
-    result = measure(images, rounds=2)
-    (case,) = summary.summarise(result.records).cases
-    assert (case.limit, case.value("limit_bytes_per_s")) == ("page cache", 1e3)
-    assert case.limit_share == pytest.approx(case.bytes_per_s.median / 1e3)
-    (warning,) = [warning for warning in warnings_of(result.records) if warning.kind == "above-limit"]
-    assert warning.cases == ["npy · native"]
+    assert (case.limit, case.value("limit_bytes_per_s")) == ("page cache", found)
+    assert case.limit_share == pytest.approx(case.bytes_per_s.median / found)
+    warned = [one.cases for one in warnings_of(result.records) if one.kind == "above-limit"]
+    assert warned == [["npy · native"]] * (case.limit_share > 1)
 
 
 def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
@@ -591,18 +572,13 @@ def test_a_run_shows_the_limit_and_how_much_of_it_was_reached(figures, images, i
     assert "0%" in done.stdout
 
 
-def test_a_run_without_limits_has_no_columns_for_them(figures, images, inside, tmp_path):
-    done = run(inside, images, "--no-limits", "--out", tmp_path / "r.jsonl")
+@pytest.mark.parametrize("order", ["sequential", "block"])
+def test_only_block_order_has_a_shuffle_quality_and_no_column_is_for_limits(images, inside, tmp_path, order):
+    blocks = ("--block-size", "8KiB", "--window-size", "40KiB") if order == "block" else ()
+    chosen = ("--order", order, *blocks, "--batch-size", 20, "--no-limits")
+    done = run(inside, images, *chosen, "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
     assert "limit" not in headings(done)
-
-
-@pytest.mark.parametrize("order", ["sequential", "block"])
-def test_only_block_order_has_a_shuffle_quality(images, inside, tmp_path, order):
-    blocks = ("--block-size", "8KiB", "--window-size", "40KiB") if order == "block" else ()
-    blocks += ("--batch-size", 20)
-    done = run(inside, images, "--order", order, *blocks, "--out", tmp_path / "r.jsonl", "--no-limits")
-    assert done.returncode == 0, done.stderr
     assert ("shuffle quality" in headings(done)) == (order == "block")
     (one,) = record_file.read(tmp_path / "r.jsonl")[0]
     assert (one.shuffle_quality is not None) == (order == "block")
@@ -645,18 +621,11 @@ def test_limits_as_json_are_alone_on_stdout(images, inside):
     done = show_limits(inside, images, "--device", "cpu", "--name", images.name, "--json")
     result = json.loads(done.stdout, parse_constant=pytest.fail)
     assert set(result) == {"limits", "notes"}
-    assert {one["name"] for one in result["limits"]} == {
-        "disk",
-        "disk, random",
-        "page cache",
-        "gather",
-        "memory copy",
-    }
+    assert {one["name"] for one in result["limits"]} == set(MEASURES)
     assert all(one["bytes_per_s"] > 0 for one in result["limits"])
     assert len([one for one in result["limits"] if one["reads_per_s"]]) == 2
     (note,) = result["notes"]
-    assert note["kind"] == "lower-cache"
-    assert set(note["values"]) == {"first_s", "second_s"}
+    assert (note["kind"], set(note["values"])) == ("lower-cache", {"first_s", "second_s"})
     assert str(images.root.parent) not in done.stderr
 
 
@@ -712,31 +681,23 @@ def test_invalid_options_of_limits_are_a_usage_error(images, inside, monkeypatch
     assert done.stdout == ""
 
 
-def test_limits_of_a_device_that_is_not_here_are_an_error(images, inside):
-    done = show_limits(inside, images, "--device", "cuda:99")
-    assert complaint_kind(done) == "device-unavailable"
-    assert "cuda:99" in complaint(done, 1)
-
-
-def test_limits_without_a_dataset_are_an_error_with_the_command_to_make_one(inside, tmp_path):
-    done = inside("limits", "--data-dir", tmp_path)
-    assert complaint_kind(done) == "no-dataset"
-    assert "iobench prepare" in complaint(done, 1)
-    assert done.stdout == ""
-    assert complaint_kind(inside("limits", "--data-dir", tmp_path, "--name", "other")) == "no-dataset"
-
-
-def test_limits_of_a_dataset_whose_file_is_missing_are_an_error_that_names_it(own_images, inside):
-    path = own_images.files_of("memmap")[-1]
-    path.unlink()
-    done = show_limits(inside, own_images, "--device", "cpu")
-    assert str(path) in complaint(done, 1)
-
-
-def test_limits_of_a_dataset_without_artifacts_are_an_error(own_images, inside):
-    own_images.artifacts.clear()
-    own_images.save()
-    assert complaint_kind(show_limits(inside, own_images, "--device", "cpu")) == "no-artifacts"
+@pytest.mark.parametrize(
+    ("harm", "options", "kind", "named"),
+    [
+        (lambda made: None, ("--device", "cuda:99"), "device-unavailable", "cuda:99"),
+        (lambda made: made.files_of("memmap")[-1].unlink(), (), "missing-file", "memmap"),
+        (lambda made: (made.artifacts.clear(), made.save()), (), "no-artifacts", ""),
+        (lambda made: shutil.rmtree(made.root), (), "no-dataset", "iobench prepare"),
+        (lambda made: None, ("--name", "other"), "no-dataset", "other"),
+    ],
+)
+def test_limits_of_what_is_not_here_are_an_error_that_names_it(
+    own_images, inside, harm, options, kind, named
+):
+    harm(own_images)
+    done = show_limits(inside, own_images, *(options or ("--device", "cpu")))
+    assert (complaint_kind(done), done.stdout) == (kind, "")
+    assert named in complaint(done, 1)
 
 
 def broken(*arguments):
