@@ -22,7 +22,7 @@ from test_notebook import a_finalist
 
 from iobench import report
 from iobench.advise.recommendation import Recommendation
-from iobench.base.errors import MissingDependency, RecordError, ReportError
+from iobench.base.errors import MissingDependency, ReportError
 from iobench.base.finding import Finding
 from iobench.base.machine import MachineDisk, MachineGpu, Snapshot
 from iobench.report import figure, page
@@ -254,15 +254,11 @@ def hostile():
 
 
 def test_text_from_files_and_machines_is_shown_and_does_nothing(written):
-    path = written(hostile())
+    path, figures = written(hostile()), names(page.page(hostile()))
     assert HOSTILE not in path.read_text()
     assert html.escape(HOSTILE, quote=False).replace('"', "&#34;") in path.read_text()
-
-
-def test_text_from_files_is_not_used_for_file_names():
-    content = names(page.page(hostile()))
-    assert any("onerror" in name for name in content)
-    assert all(re.fullmatch(r"[\w-]+", name) for name in content)
+    assert any("onerror" in name for name in figures)
+    assert all(re.fullmatch(r"[\w-]+", name) for name in figures), "names of files"
 
 
 def test_pictures_are_drawn_without_a_browser(tmp_path):
@@ -272,11 +268,6 @@ def test_pictures_are_drawn_without_a_browser(tmp_path):
         start = path.read_bytes()[:5]
         assert start == (b"\x89PNG\r" if path.suffix == ".png" else b"<svg ")
     assert "npy · stream" in (tmp_path / "pictures" / "1-speed.svg").read_text()
-
-
-def test_no_records_are_refused(tmp_path):
-    with pytest.raises(RecordError, check=kind("no-runs")):
-        report.write([], tmp_path / "r.html")
 
 
 def test_a_failure_leaves_the_existing_report_and_nothing_else(tmp_path):
@@ -298,35 +289,30 @@ def full_disk(size=1000):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_images_that_cannot_be_drawn_leave_the_existing_report(tmp_path, monkeypatch):
+class PanicException(BaseException):
+    """As libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "raised"),
+    [
+        ("vegalite_to_svg", ValueError("no chart"), ValueError),
+        ("javascript_bundle", PanicException("Too many open files"), ReportError),
+    ],
+)
+def test_a_library_that_fails_leaves_the_existing_report(tmp_path, monkeypatch, function, error, raised):
     import vl_convert
 
     def fails(*arguments, **options):
-        raise ValueError("no chart")
-
-    (tmp_path / "r.html").write_text("old")
-    monkeypatch.setattr(vl_convert, "vegalite_to_svg", fails)
-    with pytest.raises(ValueError, match="no chart"):
-        report.write(rounds_of(STEADY), tmp_path / "r.html", tmp_path / "pictures")
-    assert ((tmp_path / "r.html").read_text(), os.listdir(tmp_path)) == ("old", ["r.html"])
-
-
-def test_a_library_in_rust_that_panics_is_one_line(tmp_path, monkeypatch):
-    import vl_convert
-
-    from iobench.report import page
-
-    class PanicException(BaseException):
-        """As Rust's libraries raise it."""
-
-    def panics():
-        raise PanicException("Too many open files")
+        raise error
 
     page.vega_script.cache_clear()
-    monkeypatch.setattr(vl_convert, "javascript_bundle", panics)
-    with pytest.raises(ReportError, check=kind("library-panicked")):
-        report.write(rounds_of(STEADY), tmp_path / "r.html")
-    assert os.listdir(tmp_path) == []
+    (tmp_path / "r.html").write_text("old")
+    monkeypatch.setattr(vl_convert, function, fails)
+    with pytest.raises(raised) as caught:
+        report.write(rounds_of(STEADY), tmp_path / "r.html", tmp_path / "pictures")
+    assert getattr(caught.value, "kind", None) == ("library-panicked" if raised is ReportError else None)
+    assert ((tmp_path / "r.html").read_text(), os.listdir(tmp_path)) == ("old", ["r.html"])
 
 
 def test_a_link_stays_one_and_a_device_is_not_replaced(tmp_path):
