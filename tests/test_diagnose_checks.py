@@ -353,7 +353,7 @@ def test_workers_that_draw_the_same_random_numbers(draw, begin, named):
 
 def test_many_small_tensors():
     sample = {f"f{number}": torch.zeros(1) for number in range(40)}
-    wide = Samples(6400, lambda row: sample)
+    wide = Samples(3200, lambda row: sample)
     assert "collate" in kinds(alone(DataLoader(wide, batch_size=32)))
 
 
@@ -566,31 +566,6 @@ def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
     assert {"dominating-library", "own-lines"}.isdisjoint(found([library], [line], decoding=0.8))
 
 
-def opening(path, row):
-    with h5py.File(path) as file:
-        return file["x"][row]
-
-
-def test_a_file_that_is_opened_for_each_sample_is_named_with_its_library(tmp_path):
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["x"] = np.zeros((64, 4))
-    bad = DataLoader(Samples(800, lambda row: opening(tmp_path / "x.h5", row % 64)), 8)
-    (found,) = [one for one in alone(bad) if one.kind == "file-reopened"]
-    assert found.values["calls"] >= 800
-    assert "h5py" in found.message
-    assert "file-reopened" not in kinds(alone(DataLoader(Samples(64, Once(tmp_path)), 8)))
-
-
-class Once:
-    """Reads rows of a file that is opened once."""
-
-    def __init__(self, folder):
-        self.rows = h5py.File(folder / "x.h5")["x"]
-
-    def __call__(self, row):
-        return self.rows[row]
-
-
 def files(folder):
     for number in range(64):
         np.save(folder / f"{number}.npy", np.zeros(16))
@@ -690,6 +665,7 @@ def sound(folder):
 def test_what_makes_each_sample_slow_is_named_and_not_what_resembles_it(tmp_path, kind, make, samples):
     bad, good = (Samples(samples, lambda row, read=read: read(row % 64)) for read in make(tmp_path))
     named = next(one for one in alone(DataLoader(bad, 32)) if one.kind == kind)
+    assert make is not hdf5_file or "h5py" in named.message
     assert named.values.get("calls", samples) >= 0.9 * named.values.get("samples", samples)
     assert kind not in kinds(alone(DataLoader(good, 32)))
 
@@ -851,14 +827,10 @@ def test_samples_in_memory_are_those_of_the_dataset(make):
         sample, own = kept[row], make(row)
         assert type(sample) is type(own)
         assert same_tensors(sample, own)
+        if isinstance(sample, dict):
+            sample.pop("x")  # which does not last
+            assert "x" in kept[row]
     assert (kept.rows, len(kept)) == ([5, 0, 3], 8)
-
-
-def test_what_is_done_to_a_sample_does_not_last():
-    kept = KeptSamples(1)
-    kept.keep(0, [{"x": torch.zeros(2)}])
-    kept[0][0].pop("x")
-    assert list(kept[0][0]) == ["x"]
 
 
 def test_samples_in_memory_are_rows_of_one_tensor():
@@ -886,7 +858,7 @@ def test_changes_that_cannot_be_tried_have_a_reason():
     def flip(row):
         return slow(row) + torch.rand(4)
 
-    found = session.diagnose(DataLoader(Samples(64, flip), 4), max_time_s=5.0)
+    found = session.diagnose(DataLoader(Samples(64, flip), 4), max_time_s=3.0)
     assert remedies.CACHED in [one.values.get("change") for one in found.skipped]
     named = {one.name for one in found.candidates if one.rates}
     untried = ";".join(str(one.values.get("cases")) for one in found.skipped)
@@ -957,7 +929,7 @@ def test_samples_that_would_fit_in_memory_are_decoded_once():
 def test_a_good_loader_of_whole_batches_gets_no_advice_from_its_race():
     rows = Batches(8192, lambda rows: torch.zeros(len(rows), 64))
     loader = DataLoader(rows, 512, collate_fn=lambda batch: batch)
-    assert session.diagnose(loader, max_time_s=5.0, batches=200).advice == []
+    assert session.diagnose(loader, max_time_s=3.0, batches=200).advice == []
 
 
 @pytest.mark.parametrize("workers", [{}, {**FORK, "persistent_workers": True}], ids=["none", "two"])
