@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from iobench.formats import Ragged
     from iobench.loading.batches import batches
     from iobench.results.summary import Summary, summarise
+    from iobench.stream.options import StreamOptions
     from iobench.stream.stream_loader import StreamLoader
     from iobench.terminal.watch import watch
 
@@ -38,6 +39,7 @@ _HOMES = {
     "RunOptions": "iobench.bench.options",
     "Source": "iobench.dataset.sources",
     "StreamLoader": "iobench.stream.stream_loader",
+    "StreamOptions": "iobench.stream.options",
     "Summary": "iobench.results.summary",
     "Synthetic": "iobench.dataset.sources",
     "add": "iobench.dataset.add",
@@ -63,6 +65,7 @@ __all__ = [
     "RunOptions",
     "Source",
     "StreamLoader",
+    "StreamOptions",
     "Summary",
     "Synthetic",
     "add",

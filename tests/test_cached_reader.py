@@ -22,7 +22,7 @@ from iobench.stream.backend_selection import MAX_THREADS, MAX_THREADS_LARGE, sel
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.direct_reader import DirectReader
-from iobench.stream.options import StreamOptions
+from iobench.stream.options import ReadOptions
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
@@ -339,7 +339,7 @@ def choose(by_file, dataset):
             page_cache.evict(files)
         else:
             page_cache.warm(files)
-        options = StreamOptions(threads, direct)
+        options = ReadOptions(threads, direct)
         made.append(select_backend(dataset.opener(variant), dataset.schema, options, batch_size))
         return made[-1]
 
@@ -461,7 +461,7 @@ def test_every_backend_reads_the_prepared_data_and_finds_it_unchanged(choose, va
 def test_only_chosen_fields_are_opened(dataset, by_file):
     page_cache.evict(dataset.files_of("npy"))
     schema = Schema(SAMPLES, (dataset.schema.field("y"),))
-    source = select_backend(dataset.opener("npy"), schema, StreamOptions(direct=False), 64)
+    source = select_backend(dataset.opener("npy"), schema, ReadOptions(direct=False), 64)
     with source.reader as reader:
         source.start([slice(0, SAMPLES)])
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["y"], image_arrays()["y"])

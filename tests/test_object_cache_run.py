@@ -5,6 +5,7 @@ import warnings
 import pytest
 from conftest import numbers
 from object_cases import SAMPLES
+from stream_loaders import stream_loader
 
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
@@ -153,7 +154,7 @@ def test_a_disk_that_takes_no_piece_is_a_counted_warning(remote, tmp_path, monke
 
 
 def batches(url, data_dir, epochs=1, cache=PLENTY, **chosen):
-    loader = iobench.StreamLoader(
+    loader = stream_loader(
         url, format="npy", batch_size=16, order="random", data_dir=data_dir, object_cache=cache, **chosen
     )
     try:

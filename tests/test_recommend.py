@@ -246,7 +246,9 @@ WITH_PROCESSES = ("ray", "dataloader:num_workers=1,persistent_workers=yes")  # R
 
 
 @pytest.mark.parametrize("order", BOTH)
-@pytest.mark.parametrize("word", [*(n for n in loaders.names() if n != "ray"), "dataloader:fetch=batch"])
+@pytest.mark.parametrize(
+    "word", [*(n for n in loaders.names() if n != "ray"), "dataloader:fetch=batch", "stream:threads=2"]
+)
 def test_every_snippet_runs(manifest, word, order, tmp_path):
     loader = usable(word)
     if order not in loader.orders:

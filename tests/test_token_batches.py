@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from kinds import kind
 from ragged_cases import RaggedSource
 from record_cases import delivered, run_once
+from stream_loaders import stream_loader
 
 import iobench
-from iobench import RunOptions, StreamLoader, formats
+from iobench import RunOptions, formats
 from iobench.base.errors import InvalidSettings
 from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.dataset import verify as sample_lengths_module
@@ -144,7 +145,7 @@ def test_stream_loader_resumes_with_the_next_batch_wherever_it_stopped(ragged, k
     def one():
         blocks = {"block_bytes": 4096, "window_bytes": 32768}
         options = {"order": kind_of_order, "batch_tokens": TOKENS, "seed": 4, **blocks, **rank}
-        return StreamLoader(ragged.root, format="npy", **options)
+        return stream_loader(ragged.root, format="npy", **options)
 
     def lengths(loader):
         return [batch["tokens"].offsets.diff().tolist() for batch in loader]
@@ -201,7 +202,7 @@ def test_what_a_budget_cannot_apply_to_is_refused(ragged, images):
     with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
         cases_of(images, RunOptions(**tokens), ["cpu"])
     with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
-        StreamLoader(images.root, format="npy", batch_tokens=TOKENS)
+        stream_loader(images.root, format="npy", batch_tokens=TOKENS)
     with pytest.raises(InvalidSettings, check=kind("conflicting-options", hint="omit --batch-tokens")):
         cases_of(ragged, RunOptions(**tokens, loader=("grain",)), ["cpu"])
     both = RunOptions(**tokens, loader=("grain", "native"))

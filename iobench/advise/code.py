@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from iobench.advise.candidates import loader_word
 from iobench.advise.measured_data import MeasuredData
@@ -11,7 +12,7 @@ from iobench.dataset.prepare import free_name
 from iobench.formats import NUMPY_DTYPES, Schema
 
 STREAM = """\
-from iobench import StreamLoader
+from iobench import {names}
 
 loader = StreamLoader({settings})
 for epoch in range({epochs}):
@@ -112,13 +113,16 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     schema = data.manifest.schema
     values = {"fields": _described(schema), "device": case.device, "epochs": str(epochs)}
     if case.loader.name == "stream":
-        changed = case.loader.changed_options
-        settings = {"format": case.variant, **_batching(case), "device": case.device, **changed}
-        return STREAM.format(settings=_call(root, settings), **values)
+        settings = {"format": case.variant, "batch_size": case.batch_size, "order": case.order}
+        text, names = _call(root, {**settings, "device": case.device}), "StreamLoader"
+        if options := _assignments({**_blocks(case), **case.loader.changed_options}):
+            text, names = f"{text}, options=StreamOptions({options})", "StreamLoader, StreamOptions"
+        return STREAM.format(names=names, settings=text, **values)
     plain = not schema.ragged and all(field.dtype in NUMPY_DTYPES for field in schema.fields)
     if case.loader.name == "dataloader" and case.order != "block" and plain and not remote:
         return _torch(root, case, values)
-    words = {"format": case.variant, "loader": loader_word(case), **_batching(case), "device": case.device}
+    batching = {"batch_size": case.batch_size, "order": case.order, **_blocks(case)}
+    words = {"format": case.variant, "loader": loader_word(case), **batching, "device": case.device}
     return ANY.format(settings=_call(root, words, ",\n            "), **values)
 
 
@@ -140,16 +144,20 @@ def _torch(root: str, case: Case, values: dict[str, str]) -> str:
         **({"multiprocessing_context": start} if start else {}),
         **{name: value for name, value in options.items() if value},
     }
-    text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    text = _assignments(settings)
     if method is BATCH:
         text += ", collate_fn=dict"
     return TORCH.format(root=root, variant=case.variant, method=method, settings=text, **values)
 
 
-def _batching(case: Case) -> dict[str, object]:
-    blocks = {"block_bytes": case.block_bytes, "window_bytes": case.window_bytes}
-    return {"batch_size": case.batch_size, "order": case.order, **(blocks if case.order == "block" else {})}
+def _blocks(case: Case) -> dict[str, object]:
+    blocks: dict[str, object] = {"block_bytes": case.block_bytes, "window_bytes": case.window_bytes}
+    return blocks if case.order == "block" else {}
 
 
-def _call(root: str, settings: dict[str, object], between: str = ", ") -> str:
-    return between.join([repr(root), *(f"{name}={value!r}" for name, value in settings.items())])
+def _assignments(settings: Mapping[str, object], between: str = ", ") -> str:
+    return between.join(f"{name}={value!r}" for name, value in settings.items())
+
+
+def _call(root: str, settings: Mapping[str, object], between: str = ", ") -> str:
+    return between.join([repr(root), _assignments(settings, between)])

@@ -22,7 +22,7 @@ from iobench.objects.reader import RangeReader
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader, SpanReader
 from iobench.stream.direct_reader import DirectReader
-from iobench.stream.options import StreamOptions
+from iobench.stream.options import ReadOptions
 
 
 class Backend:
@@ -260,7 +260,7 @@ class LibraryBackend(Backend):
     cold = True
 
 
-def remote_backend(opener: Opener, schema: Schema, options: StreamOptions) -> Backend:
+def remote_backend(opener: Opener, schema: Schema, options: ReadOptions) -> Backend:
     """Open the backend of an artifact in an object store."""
     assert opener.remote is not None
     threads = options.threads or THREADS

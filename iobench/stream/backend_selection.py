@@ -31,7 +31,7 @@ from iobench.stream.cached_reader import CachedReader, SpanReader
 from iobench.stream.consumer_delivery import GatherDelivery, ViewDelivery, segments_of
 from iobench.stream.delivery import BatchDelivery
 from iobench.stream.direct_reader import DirectReader
-from iobench.stream.options import StreamOptions
+from iobench.stream.options import ReadOptions
 from iobench.stream.pipeline import Pipeline, Transform
 from iobench.stream.transfer import Transfer
 
@@ -50,7 +50,7 @@ SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # mean of decoded blocks
 def open_delivery(
     opener: Opener,
     schema: Schema,
-    options: StreamOptions,
+    options: ReadOptions,
     order: Order,
     transfer: Transfer,
     transform: Transform | None = None,
@@ -84,7 +84,7 @@ def open_delivery(
 
 
 def select_backend(
-    opener: Opener, schema: Schema, options: StreamOptions, batch_size: int, views: bool = False
+    opener: Opener, schema: Schema, options: ReadOptions, batch_size: int, views: bool = False
 ) -> Backend:
     """Open the backend that suits an artifact and the state of the page cache.
 
@@ -152,7 +152,7 @@ def _inspected(
     return reader, placements, blocks
 
 
-def check_direct(opener: Opener, schema: Schema, options: StreamOptions) -> None:
+def check_direct(opener: Opener, schema: Schema, options: ReadOptions) -> None:
     """Raise InvalidSettings if the option `direct` is True and the artifact cannot be read so."""
     if options.direct and opener.remote is not None:
         raise InvalidSettings(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job, Loader
-from iobench.stream.options import StreamOptions
+from iobench.stream.options import ReadOptions
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -17,7 +17,7 @@ SLOTS = 5
 
 
 @dataclass(frozen=True)
-class Stream(StreamOptions, Loader):
+class Stream(ReadOptions, Loader):
     """Threads that read ahead into reused memory."""
 
     summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
@@ -81,6 +81,7 @@ class StatefulStreamEpochs(Epochs):
 
     def __init__(self, loader: Stream, job: Job) -> None:
         super().__init__(loader, job)
+        from iobench.stream.options import StreamOptions
         from iobench.stream.stream_loader import StreamLoader
 
         order = job.order
@@ -94,7 +95,7 @@ class StatefulStreamEpochs(Epochs):
             device=job.device,
             rank=order.rank,
             world_size=order.world_size,
-            **loader.options,
+            options=StreamOptions(**loader.options),
         )
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:

@@ -20,13 +20,13 @@ from iobench.dataset.remote_dataset import dataset_at
 from iobench.formats import Rows
 from iobench.host.device import pick_device
 from iobench.host.rank_info import ProcessRank, given_rank, has_process_group, process_rank
-from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
+from iobench.loading.batching import Batching
 from iobench.loading.order import Order
 from iobench.stream.backend import failures_of
 from iobench.stream.backend_selection import check_direct, open_delivery
 from iobench.stream.delivery import BatchDelivery, DeliveryKeeper
 from iobench.stream.epoch_position import EpochPosition, RemainingBatches
-from iobench.stream.options import StreamOptions, chosen_fields
+from iobench.stream.options import DEFAULTS, StreamOptions, chosen_fields
 from iobench.stream.pipeline import Transform
 from iobench.stream.transfer import Tensors, transfer_to
 
@@ -53,13 +53,9 @@ class StreamLoader:
         A variant prepared in it, such as "memmap" or "hdf5:chunk_bytes=0".
     batch_size : int
         Samples per batch.
-    batch_tokens : int, optional
-        For samples that differ in length, in place of `batch_size`: a batch takes samples until the next
-        would exceed so many elements. Batches, and with them `len`, then differ from epoch to epoch. All
-        ranks have the same number of batches.
     order : str
-        "sequential", "random" or "block": blocks of `block_bytes` in random order, with samples shuffled
-        within windows of `window_bytes`.
+        "sequential", "random" or "block": blocks of `options.block_bytes` in random order, with samples
+        shuffled within windows of `options.window_bytes`.
     seed : int
         Seed of the order, and of random parts of images.
     device : str or torch.device
@@ -74,27 +70,8 @@ class StreamLoader:
         The share of the samples. All ranks have the same number of batches, and each sample comes once. If
         they are not given, they are looked up when they are needed (`len`, `iter`, a state), and again for
         each epoch: those of the process group, else of torchrun's, Lightning's or Slurm's variables.
-    threads : int, optional
-        Number of reading threads; by default chosen by format, processors and state of the page cache. If
-        the rows are in memory, the consumer's thread is one of them while it waits.
-    direct : bool, optional
-        Read past the page cache (True) or through it (False); by default chosen likewise.
-    in_flight, request_bytes, coalesce_bytes, retries : int
-        Of an object store: most requests in flight, most bytes of a request, the largest gap between rows
-        that is fetched along with them, and the times that a request that failed is sent again.
-    object_cache : int, optional
-        Of an object store: most bytes of its objects that are kept in `data_dir` for later epochs and
-        processes, of each format; see `iobench.objects.cache`. None are by default. A disk that becomes
-        full is one RuntimeWarning, after which no more are kept.
-    data_dir : str or Path
-        Folder that caches manifest and indexes of a dataset in an object store.
-    copy : bool
-        Copy rows into memory of the batch's own. By default a batch on the CPU, in order "sequential" and
-        without `transform`, is a view of the files where its rows lie one after the other. What you write
-        into it stays in it. If a file is cut short while you hold it, what was lost becomes zeros, and the
-        next batch raises the error.
-    block_bytes, window_bytes : int
-        Sizes for order "block".
+    options : StreamOptions
+        Threads, views or copies, batches by tokens, and the rest.
 
     Raises
     ------
@@ -115,7 +92,6 @@ class StreamLoader:
         *,
         format: str,
         batch_size: int = 256,
-        batch_tokens: int | None = None,
         order: str = "sequential",
         seed: int = 0,
         device: str | torch.device = "cpu",
@@ -124,35 +100,22 @@ class StreamLoader:
         transform: Transform | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        threads: int | None = None,
-        direct: bool | None = None,
-        in_flight: int = StreamOptions.in_flight,
-        request_bytes: int = StreamOptions.request_bytes,
-        coalesce_bytes: int = StreamOptions.coalesce_bytes,
-        retries: int = StreamOptions.retries,
-        object_cache: int | None = None,
-        data_dir: str | Path = Path("data"),
-        copy: bool = False,
-        block_bytes: int = BLOCK_BYTES,
-        window_bytes: int = WINDOW_BYTES,
+        options: StreamOptions = DEFAULTS,
     ) -> None:
-        batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last, batch_tokens)
-        self._options = StreamOptions(threads, direct, in_flight, request_bytes, coalesce_bytes, retries)
-        if object_cache is not None:
-            check_setting("object_cache", object_cache)
-        self._manifest, self._object_cache = dataset_at(dataset, Path(data_dir)), object_cache
+        sizes = options.block_bytes, options.window_bytes
+        batching = Batching(order, batch_size, seed, *sizes, drop_last, options.batch_tokens)
+        self._options, self._manifest = options, dataset_at(dataset, Path(options.data_dir))
         self._fields = chosen_fields(self._manifest.schema, fields)
         self._variant = formats.parse(format).variant
         opener = self._opener()  # raises now instead of in the first epoch
         with self._place.hinting(), failures_of(opener.path):
             opener.check()
             check_direct(opener, self._fields, self._options)
-        self._device, self._copy = pick_device(str(device)), copy
-        self._transform = transform
+        self._device, self._transform = pick_device(str(device)), transform
         with self._place.hinting(), failures_of(opener.path):
             self._order = batching.order_over(opener)  # of the rank that was looked up last
         self._given = given_rank(rank, world_size)
-        self._window_bytes, self._epoch, self._consumed = window_bytes, 0, 0
+        self._epoch, self._consumed = 0, 0
         # where the consumed batches began, and where the next loop begins; None: at the epoch's start
         self._begun: EpochPosition | None = None
         self._rest: EpochPosition | None = None
@@ -294,22 +257,28 @@ class StreamLoader:
 
     def _opener(self) -> Opener:
         opener = self._manifest.opener(self._variant)
-        if not self._object_cache:
+        if not (most := self._options.object_cache):
             return opener
-        return opener.caching(self._manifest.object_cache(self._variant, self._object_cache))
+        return opener.caching(self._manifest.object_cache(self._variant, most))
 
     def _open(self) -> BatchDelivery:
         ordered = replace(self._opener(), random=self._order.kind != "sequential")
         transfer = transfer_to(self._device)
         with self._place.hinting():
             return open_delivery(
-                ordered, self._fields, self._options, self._order, transfer, self._transform, self._copy
+                ordered,
+                self._fields,
+                self._options,
+                self._order,
+                transfer,
+                self._transform,
+                self._options.copy,
             )
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that must be equal for a position to mean the same batches."""
         order = self._order
-        blocks = {"block_rows": order.block_rows, "window_bytes": self._window_bytes}
+        blocks = {"block_rows": order.block_rows, "window_bytes": self._options.window_bytes}
         return {
             "version": STATE_VERSION,
             "dataset": f"{self._manifest.content or 0:016x}",

@@ -33,7 +33,7 @@ from iobench.host import page_cache
 from iobench.loading.batching import Batching
 from iobench.loading.order import ORDERS
 from iobench.stream.backend_selection import select_backend
-from iobench.stream.options import StreamOptions
+from iobench.stream.options import ReadOptions
 from iobench.stream.pipeline import Pipeline
 from iobench.stream.transfer import transfer_to
 
@@ -118,7 +118,7 @@ def huge(options: argparse.Namespace) -> Iterator[Row]:
     order = Batching("random", 1024).row_order(schema, 0, HUGE_RANKS)
     with mock.patch.object(page_cache, "residency", return_value=1.0):  # holes are in no page cache
         opener = Opener(formats.parse("npy"), folder, schema)
-        backend = select_backend(opener, schema, StreamOptions(direct=False), 1024)
+        backend = select_backend(opener, schema, ReadOptions(direct=False), 1024)
         with closing(Pipeline(backend, schema, order, transfer_to(torch.device("cpu")))) as pipeline:
 
             def epoch(number: int) -> Iterator[Any]:

@@ -21,7 +21,7 @@ import iobench
 from eval import harness
 from eval.harness import Rate, Row, Trials, against, epoch_rate, fio
 from eval.harness_floor import floor
-from iobench import Manifest, StreamLoader
+from iobench import Manifest, StreamLoader, StreamOptions
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field
 from iobench.host import hardware_limits, page_cache, process_counters
@@ -141,8 +141,9 @@ def cold_random_small(options: argparse.Namespace) -> Iterator[Row]:
 
 def small_batches(rows: Manifest, seed: int, direct: bool) -> Iterator[Any]:
     """Open a StreamLoader over rows in random order, and yield its batches."""
+    options = StreamOptions(direct=direct)
     yield from StreamLoader(
-        rows.root, format="npy", batch_size=1024, order="random", seed=seed, direct=direct
+        rows.root, format="npy", batch_size=1024, order="random", seed=seed, options=options
     )
 
 

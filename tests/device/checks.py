@@ -22,7 +22,7 @@ from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.stream import pipeline
 from iobench.stream.backend_selection import select_backend
-from iobench.stream.options import StreamOptions
+from iobench.stream.options import ReadOptions
 from iobench.stream.pipeline import Pipeline
 from iobench.stream.transfer import MAX_BEHIND, transfer_to
 
@@ -32,7 +32,7 @@ BATCH = 16
 def batches_of_stream(manifest, index, order, threads=2, transform=None):
     """Yield (batch, rows) of an epoch with groups of one batch each, so that slots are reused soon."""
     schema, epoch = manifest.schema, Order(order, BATCH)
-    backend_ = select_backend(manifest.opener("npy"), schema, StreamOptions(threads, direct=False), BATCH)
+    backend_ = select_backend(manifest.opener("npy"), schema, ReadOptions(threads, direct=False), BATCH)
     rows = epoch.batches(schema.samples, 0)
     before, pipeline.GROUP_BYTES = pipeline.GROUP_BYTES, 1
     try:

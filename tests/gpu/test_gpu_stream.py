@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import SAMPLES, image_arrays
+from stream_loaders import stream_loader
 
-from iobench import StreamLoader
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.bench import limits
 from iobench.bench.meter import DeviceClock
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def stream(manifest, **options):
-    return StreamLoader(manifest.root, **{"format": "npy", "batch_size": 32, "device": "cuda", **options})
+    return stream_loader(manifest.root, **{"format": "npy", "batch_size": 32, "device": "cuda", **options})
 
 
 @pytest.mark.parametrize("name", DEFAULT_FORMATS)

@@ -9,8 +9,9 @@ import traceback
 
 import numpy as np
 import pytest
+from stream_loaders import stream_loader
 
-from iobench import Manifest, StreamLoader
+from iobench import Manifest
 from iobench.loading.order import ORDERS, Order
 from iobench.testing.loaders import files_in_use
 
@@ -51,7 +52,7 @@ def loader(dataset, name, **options):
     block_bytes = BLOCK_ROWS * manifest.schema.sample_bytes
     window_bytes = WINDOW * options["batch_size"] * manifest.schema.sample_bytes
     blocks = {"block_bytes": block_bytes, "window_bytes": window_bytes}
-    return StreamLoader(manifest.root, format=name, **{**blocks, **options})
+    return stream_loader(manifest.root, format=name, **{**blocks, **options})
 
 
 def rows_of(order, epoch=0, samples=SAMPLES, **options):

@@ -10,8 +10,8 @@ import pytest
 from conftest import prepared
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_loaders import stream_loader
 
-import iobench
 from iobench.formats import Blocks, Field, Schema, Strided
 from iobench.host import page_cache
 from iobench.stream import mapped_files, readahead
@@ -234,7 +234,7 @@ def test_blocks_of_the_first_batch_are_decoded_by_several_threads(tmp_path, monk
         decode(self, *arguments)
 
     monkeypatch.setattr(BlockReader, "decode_block", together)
-    batches = iobench.StreamLoader(manifest.root, format=variant, batch_size=256, order="random", threads=2)
+    batches = stream_loader(manifest.root, format=variant, batch_size=256, order="random", threads=2)
     assert len(list(batches)) == 2
     assert in_time
     assert all(in_time), "blocks of the first batch wait for one thread"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kinds import kind
 from ragged_cases import BatchSource, RaggedSource, batch_of
 from stream_cases import assert_nothing_left, every_order, rows_of
+from stream_loaders import stream_loader
 
 import iobench
 from iobench import StreamLoader, formats
@@ -40,7 +41,7 @@ def ragged(source, tmp_path_factory):
 def loader(manifest, name, **options):
     width = manifest.schema.sample_bytes
     blocks = {"block_bytes": 10 * width, "window_bytes": 3 * BATCH * width}
-    return StreamLoader(manifest.root, format=name, batch_size=BATCH, **{**blocks, **options})
+    return stream_loader(manifest.root, format=name, batch_size=BATCH, **{**blocks, **options})
 
 
 def assert_batches(batches, source, rows):

@@ -12,6 +12,7 @@ from conftest import numbers
 from kinds import kind
 from object_cases import FORMATS, SAMPLES
 from stream_cases import BATCH, in_child, our_threads, rows_of
+from stream_loaders import stream_loader
 
 import iobench
 from iobench import StreamLoader
@@ -44,7 +45,7 @@ def loader(server, tmp_path):
     def made(format="npy", local=False, **options):
         place = tmp_path / "local/mine" if local else f"{server.url}/mine"
         options = {"batch_size": BATCH, "data_dir": tmp_path / "cache", **options}
-        return StreamLoader(place, format=format, **options)
+        return stream_loader(place, format=format, **options)
 
     return made
 
@@ -140,7 +141,7 @@ def test_nothing_is_left_after_close_or_an_early_end(loader, early):
 
 
 def test_it_reads_datasets_at_file_addresses(loader, tmp_path):
-    one = StreamLoader(
+    one = stream_loader(
         f"file://{tmp_path}/served/mine", format="npy", batch_size=BATCH, data_dir=tmp_path / "other"
     )
     assert content(one) == content(loader(local=True))
@@ -149,7 +150,7 @@ def test_it_reads_datasets_at_file_addresses(loader, tmp_path):
 def test_it_reads_s3(s3, tmp_path):
     local = iobench.prepare(numbers(), ["npy"], data_dir=tmp_path / "local", name="mine")[0]
     publish(local, check_target("s3://bucket/streamed", False), overwrite=False)
-    one = StreamLoader("s3://bucket/streamed", format="npy", batch_size=BATCH, data_dir=tmp_path / "cache")
+    one = stream_loader("s3://bucket/streamed", format="npy", batch_size=BATCH, data_dir=tmp_path / "cache")
     assert content(one) == content(StreamLoader(local.root, format="npy", batch_size=BATCH))
     other = iobench.prepare(numbers(seed=1), ["npy"], data_dir=tmp_path / "other", name="mine")[0]
     listed = s3.list_objects_v2(Bucket="bucket", Prefix="streamed/")["Contents"]
@@ -157,7 +158,7 @@ def test_it_reads_s3(s3, tmp_path):
     s3.put_object(Bucket="bucket", Key=key, Body=(other.path_of("npy") / "x.npy").read_bytes())
     with pytest.raises(CorruptArtifact, check=kind("replaced")):
         list(one)
-    fresh = StreamLoader("s3://bucket/streamed", format="npy", data_dir=tmp_path / "cache")
+    fresh = stream_loader("s3://bucket/streamed", format="npy", data_dir=tmp_path / "cache")
     with pytest.raises(CorruptArtifact, check=kind("replaced")):  # the manifest names the version
         list(fresh)
 
@@ -167,7 +168,7 @@ def test_it_reads_s3(s3, tmp_path):
 
 def test_missing_things_are_one_error(loader, server, tmp_path):
     def opened(address, format="npy"):
-        return StreamLoader(address, format=format, data_dir=tmp_path / "cache")
+        return stream_loader(address, format=format, data_dir=tmp_path / "cache")
 
     with pytest.raises(ManifestError, check=kind("no-dataset")):
         opened(f"{server.url}/other")
@@ -202,7 +203,7 @@ def test_no_credentials(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(LoaderFailed, check=kind("no-credentials")):
-        StreamLoader("s3://bucket/mine", format="npy", data_dir=tmp_path)
+        stream_loader("s3://bucket/mine", format="npy", data_dir=tmp_path)
 
 
 def test_an_object_that_is_replaced_ends_the_epoch_and_the_next(loader, tmp_path):

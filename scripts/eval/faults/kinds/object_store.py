@@ -68,10 +68,9 @@ def _stream(url: str, variant: str, order: str, cache: Path) -> Batches:
         format=variant,
         batch_size=BATCH,
         order=order,
-        request_bytes=REQUEST_BYTES,
-        coalesce_bytes=COALESCE_BYTES,
-        retries=RETRIES,
-        data_dir=cache,
+        options=iobench.StreamOptions(
+            request_bytes=REQUEST_BYTES, coalesce_bytes=COALESCE_BYTES, retries=RETRIES, data_dir=cache
+        ),
     )
     yield from ({name: tensor.numpy() for name, tensor in batch.items()} for batch in one)
 
