@@ -1,6 +1,7 @@
 """A dataset in an object store: a web server in this process, and a server of S3; a plugin."""
 
 import os
+import shutil
 
 import pytest
 from object_cases import published
@@ -20,9 +21,17 @@ def quick_retries(monkeypatch):
     monkeypatch.setattr(limits, "MANY", (2, 4))
 
 
+@pytest.fixture(scope="session")
+def uploaded(tmp_path_factory):
+    """A folder with a small dataset and its upload, of which each test has a copy."""
+    folder = tmp_path_factory.mktemp("uploaded")
+    published(folder)
+    return folder
+
+
 @pytest.fixture
-def server(tmp_path):
-    published(tmp_path)
+def server(uploaded, tmp_path):
+    shutil.copytree(uploaded, tmp_path, dirs_exist_ok=True)
     with RangeServer(tmp_path / "served").running() as running:
         yield running
 

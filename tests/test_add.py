@@ -591,12 +591,12 @@ def test_an_index_of_any_size_crashes_nothing(external):
         add(external / "mds", name="d", data_dir=external.parent / "data")
 
 
-def test_a_folder_of_thousands_of_files_has_a_stamp_of_one_size(external):
+def test_a_folder_of_many_files_has_a_stamp_of_one_size(external):
     manifest = added("npy", external)
-    for number in range(3000):
+    for number in range(300):
         (external / f"npy/{number}.txt").touch()
     again = add(external / "npy", "npy", name="d", data_dir=manifest.root.parent)[0]
-    assert again.added["npy"].stamp.files == 3002
+    assert again.added["npy"].stamp.files == 302
     assert (again.root / "manifest.json").stat().st_size < 2000
     (external / "npy/77.txt").write_text("more")
     with pytest.raises(CorruptArtifact, check=kind("changed")):

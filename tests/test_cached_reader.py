@@ -356,28 +356,26 @@ def little_memory(monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: 100_000)  # of which the data is more than half
 
 
-@pytest.mark.parametrize("variant", FIXED)
-def test_cached_data_is_read_from_the_page_cache(choose, variant, monkeypatch):
-    little_memory(monkeypatch)
-    assert traits(choose(variant, cold=False)) == (CachedReader, False, False)
+WARM, COLD, PAST = (CachedReader, False, False), (CachedReader, True, False), (DirectReader, None, True)
 
 
 @pytest.mark.parametrize("variant", FIXED)
-def test_cold_data_that_fits_is_brought_into_the_page_cache(choose, variant):
-    assert traits(choose(variant)) == (CachedReader, True, False)
-
-
-@pytest.mark.parametrize("variant", FIXED)
-def test_cold_data_that_does_not_fit_is_read_past_the_page_cache(choose, variant, monkeypatch):
-    little_memory(monkeypatch)
-    assert traits(choose(variant)) == (DirectReader, None, True)
-
-
-@pytest.mark.parametrize("variant", FIXED)
-def test_the_direct_option_overrides_the_selection(choose, variant, monkeypatch):
-    assert traits(choose(variant, direct=True, cold=False))[0] is DirectReader
-    little_memory(monkeypatch)
-    assert traits(choose(variant, direct=False)) == (CachedReader, True, False)
+@pytest.mark.parametrize(
+    ("cold", "fits", "direct", "expected"),
+    [
+        (False, False, None, WARM),
+        (True, True, None, COLD),
+        (True, False, None, PAST),
+        (False, True, True, PAST),
+        (True, False, False, COLD),
+    ],
+)
+def test_the_backend_follows_from_residency_and_memory_unless_direct_is_set(
+    choose, monkeypatch, variant, cold, fits, direct, expected
+):
+    if not fits:
+        little_memory(monkeypatch)
+    assert traits(choose(variant, direct=direct, cold=cold)) == expected
 
 
 def test_data_of_unknown_residency_counts_as_cold(choose, monkeypatch):

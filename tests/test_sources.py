@@ -204,13 +204,6 @@ class TestNpy:
         np.save(tmp_path / "a.npy", array)
         refused(tmp_path / "a.npy", cause)
 
-    @pytest.mark.parametrize("cut", [0, 5, 60, 200, -1])
-    def test_a_truncated_file_is_refused(self, tmp_path, cut):
-        np.save(tmp_path / "a.npy", np.arange(100))
-        whole = (tmp_path / "a.npy").read_bytes()
-        (tmp_path / "a.npy").write_bytes(whole[:cut])
-        refused(tmp_path / "a.npy", None)
-
     def test_an_archive_under_the_wrong_name_is_refused(self, tmp_path):
         np.savez(tmp_path / "a.npz", x=np.arange(3))
         (tmp_path / "a.npz").rename(tmp_path / "a.npy")
@@ -308,20 +301,6 @@ class TestNpz:
         scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.eye(3, format="csr"))
         assert "scipy.sparse.load_npz" in refused(tmp_path / "a.npz", "sparse").hint
 
-    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-    def test_damage_is_refused(self, tmp_path, save):
-        save(tmp_path / "a.npz", **FIELDS)
-        whole = (tmp_path / "a.npz").read_bytes()
-        for piece in (
-            whole[:100],
-            whole[:-100],
-            whole[: len(whole) // 2],
-            b"",
-            whole[:3000] + b"?" * 9 + whole[3009:],
-        ):
-            (tmp_path / "a.npz").write_bytes(piece)
-            refused(tmp_path / "a.npz", "damaged")
-
     def test_a_truncated_member_is_refused(self, tmp_path):
         np.save(tmp_path / "x.npy", np.arange(100))
         with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
@@ -370,17 +349,6 @@ class TestHdf5File:
             for name, data in datasets.items():
                 file[name] = data
         refused(tmp_path / "a.hdf5", cause)
-
-    def test_damage_is_refused(self, tmp_path):
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file.create_dataset(
-                "x", data=np.random.default_rng(0).random(9000), chunks=(1000,), compression="gzip"
-            )
-        whole = (tmp_path / "a.h5").read_bytes()
-        middle = len(whole) // 2
-        for piece in (b"", b"hello", whole[:middle], whole[:middle] + bytes(2000) + whole[middle + 2000 :]):
-            (tmp_path / "a.h5").write_bytes(piece)
-            refused(tmp_path / "a.h5", None)
 
 
 class TestImages:
@@ -607,12 +575,34 @@ class TestMatlab:
         arrays = everything(open_source(tmp_path / "a.npz"))
         assert {name: array.shape for name, array in arrays.items()} == {"X": (10, 2, 2), "y": (10, 1)}
 
-    def test_damage_is_refused(self, tmp_path):
-        savemat(tmp_path / "a.mat", self.ARRAYS, do_compression=True)
-        whole = (tmp_path / "a.mat").read_bytes()
-        for piece in (b"", whole[:100], whole[:-40], whole[:200] + b"?" * 99 + whole[299:]):
-            (tmp_path / "a.mat").write_bytes(piece)
-            refused(tmp_path / "a.mat", None)
+
+def as_gzip_chunks(path):
+    with h5py.File(path, "w") as file:
+        noise = np.random.default_rng(0).random(9000)
+        file.create_dataset("x", data=noise, chunks=(1000,), compression="gzip")
+
+
+STORED = {
+    "a.npy": lambda path: np.save(path, np.arange(1000)),
+    "a.npz": lambda path: np.savez(path, **FIELDS),
+    "b.npz": lambda path: np.savez_compressed(path, **FIELDS),
+    "a.h5": as_gzip_chunks,
+    "a.mat": lambda path: savemat(path, TestMatlab.ARRAYS, do_compression=True),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_damage_is_refused(tmp_path, name):
+    path = tmp_path / name
+    STORED[name](path)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    pieces = [b"", b"hello", whole[:100], whole[:middle], whole[:-40]]
+    if name != "a.npy":  # whose values may be any
+        pieces.append(whole[:middle] + b"?" * 200 + whole[middle + 200 :])
+    for piece in pieces:
+        path.write_bytes(piece)
+        refused(path, "damaged" if name.endswith(".npz") else None)
 
 
 @pytest.mark.parametrize("samples", [None, 20])

@@ -86,11 +86,6 @@ def test_a_link_to_a_pipe_does_not_hang(artifact, file, tmp_path):
     assert read_all(artifact.format, artifact.path, SCHEMA) is None
 
 
-def test_a_missing_field_is_corrupt(artifact, file):
-    file.close()
-    assert read_all(artifact.format, artifact.path, SCHEMA) is None
-
-
 # Locations of samples
 
 

@@ -8,8 +8,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import installed_formats
-from format_cases import variants
 from kinds import kind
 
 from iobench import formats
@@ -25,15 +23,6 @@ LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4", *EXTRAS}
 def test_names_are_the_entry_points_of_the_package():
     assert formats.names() == sorted(PROJECT["entry-points"]["iobench.formats"])
     assert {"npy", "hdf5", "lmdb", "memmap"} <= set(formats.names())
-
-
-@pytest.mark.parametrize("name", installed_formats())
-def test_every_format_has_name_summary_and_library(name):
-    fmt = formats.get(name)
-    assert type(fmt) is formats.type_of(name)
-    assert fmt.name == fmt.variant == name
-    assert fmt.summary
-    assert fmt.library
 
 
 @pytest.mark.parametrize("name", ["csv", "", "_base", "npy.py", "HDF5"])
@@ -73,13 +62,6 @@ def test_a_similar_option_is_suggested(misspelled):
     hint = "did you mean chunk_bytes? it has chunk_bytes, compression"
     with pytest.raises(InvalidOption, check=kind("unknown-option", hint=hint)):
         formats.parse(misspelled)
-
-
-@pytest.mark.parametrize("fmt", variants(), ids=lambda fmt: fmt.variant)
-def test_a_variant_can_be_parsed_back(fmt):
-    assert formats.parse(fmt.variant) == fmt
-    assert formats.get(fmt.name, **fmt.options) == fmt
-    assert not set(fmt.variant) & set(" /\\\n")
 
 
 @pytest.mark.parametrize(
