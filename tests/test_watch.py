@@ -166,6 +166,15 @@ def test_watching_draws_no_other_random_numbers():
     assert draws[0] == draws[1]
 
 
+@pytest.mark.parametrize("tensors", [1, 20])
+def test_a_long_loop_is_counted_with_its_smaller_last_batch(tensors):
+    sizes = [8] * 999 + [3]
+    loop = watched([[torch.zeros(size, 2)] * tensors for size in sizes], "cpu", lambda stats: None)
+    assert sum(1 for _ in loop) == len(sizes)
+    assert (loop.stats.batches, loop.stats.samples, loop.stats.tensors) == (1000, sum(sizes), tensors)
+    assert loop.stats.bytes == sum(sizes) * 8 * tensors
+
+
 def test_accelerate_is_told_to_prepare_first():
     """Its `prepare` would make another loader, which is not watched."""
     loader = DataLoader(DATA, BATCH)

@@ -23,13 +23,10 @@ class Durations:
 
     def __init__(self) -> None:
         self._ns = array("q")
+        self.note = self._ns.append  # a duration in nanoseconds
 
     def __len__(self) -> int:
         return len(self._ns)
-
-    def note(self, nanoseconds: int) -> None:
-        """Append one duration."""
-        self._ns.append(nanoseconds)
 
     @property
     def seconds(self) -> list[float]:
@@ -130,11 +127,24 @@ class DeviceClock:
 
     def over(self, items: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the same items, with an event recorded before and after the consumer's work on each."""
+        if self._device.is_host:
+            yield from self._on_host(items)
+            return
         for item in items:
             self._mark()
             yield item
             self._mark()
             self._read()
+
+    def _on_host(self, items: Iterable[Batch]) -> Iterator[Batch]:
+        waited, worked, clock = self.waits.note, self.steps.note, time.perf_counter_ns
+        before = clock() - round(self._device.mark().seconds_since(self._last) * 1e9)
+        for item in items:
+            now = clock()
+            waited(now - before)
+            yield item
+            before = clock()
+            worked(before - now)
 
     def begin(self) -> None:
         """Start counting at the end of the work queued on the device so far."""

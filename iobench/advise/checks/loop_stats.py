@@ -296,7 +296,7 @@ class LoopStats:
 
     loader: LoaderInfo
     batches: int  # delivered in total
-    samples: int  # 0 where batches hold no tensors, as bytes are
+    samples: int  # in a long loop from some of its batches; 0 where they hold no tensors, as bytes are
     bytes: int
     tensors: int  # in a batch
     elapsed_s: float

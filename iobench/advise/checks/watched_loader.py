@@ -42,7 +42,7 @@ from iobench.results.display import Block, Chart, Displayed, Row
 from iobench.results.record_file import plain
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two samples
-ACTIVITY_S = 0.02  # between two samples of the stack, which are quick
+ACTIVITY_S, ACTIVITY = 0.02, 0.01  # between two samples of the stack, at least; of the time so far
 HELD = 5  # times that, from which on the loop's thread held the interpreter's lock since the last sample
 SPACING = 0.15  # of the time so far, so that the last sample of workers is shortly before they end
 COST = 20  # pause after a sample, in times its own duration
@@ -149,9 +149,10 @@ class ProcessMonitor:
         now, activity = time.monotonic(), activity_of(self._thread)
         since_s, began = now - self._seen, self._activity
         self._seen, self._activity = now, activity
-        if (counted := activity or (began if since_s > HELD * ACTIVITY_S else None)) is not None:
+        pause_s = max(ACTIVITY_S, ACTIVITY * (now - self._began))
+        if (counted := activity or (began if since_s > HELD * pause_s else None)) is not None:
             self.activities_s[counted] += since_s
-        return ACTIVITY_S
+        return pause_s
 
     def sample(self) -> None:
         """Note usage and memory of the child processes."""
@@ -190,7 +191,7 @@ def _children() -> list[int]:
 T = TypeVar("T")
 
 MANY_TENSORS = 16  # in a batch, from which on only some batches are counted
-COUNT_EVERY = 32
+COUNTED, COUNT_EVERY = 256, 32  # the first ones, and then some, as well as the last
 LOW = 0.5  # utilisation of a GPU below which it is low
 SETTLE_S = 2.0  # for a device to finish when the loop has ended
 _numbers = itertools.count()  # of the loaders that this process watches
@@ -262,7 +263,7 @@ class WatchedLoader(Displayed, Generic[T]):
                 items = loop.opened(loader)
                 yield None
                 begun = True
-                yield from loop.over(replay.holding(items))
+                yield from loop.over(replay.holding(items) if self._headroom else items)
             yield from replay
         finally:
             if begun:
@@ -413,29 +414,39 @@ class _Loop:
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the same items, timed."""
-        began = time.perf_counter()
+        began, batches, counted, item = time.perf_counter(), 0, 1, None
         self._clock.begin()
         try:
             for item in self._clock.over(items):
-                self._count(item)
+                batches += 1
+                if batches >= counted:
+                    counted = self._count(item, batches)
                 yield item
         finally:
+            self._count(item, batches)  # the last one may be smaller
             self._elapsed_s = time.perf_counter() - began + self._opening_s
             if self._ranks > 1:
                 self._ranks, self._same_on_ranks = self._others.compare()
 
-    def _count(self, batch: Any) -> None:
-        self._batches += 1
-        if self._batches == 1 and self._ranks > 1:
+    def _count(self, batch: Any, number: int) -> int:
+        """Count the batches up to this one, of which those not looked at are like the last; return the next.
+
+        Those that are looked at are the first `COUNTED`, and then some.
+        """
+        if (more := number - self._batches) <= 0:
+            return number
+        if self._batches == 0 and self._ranks > 1:
             self._others.publish(batch)
-        if self._batches == self._steady_at:
+        if self._batches < self._steady_at <= number:
             self._on_steady()
-        if self._tensors < MANY_TENSORS or self._batches % COUNT_EVERY == 0:
-            tensors = batch_tensors(batch)
-            self._tensors = len(tensors)
-            self._last = (samples_in(tensors), sum(tensor.nbytes for tensor in tensors))
-        self._samples += self._last[0]
-        self._bytes += self._last[1]
+        tensors = batch_tensors(batch)
+        size = samples_in(tensors), sum(tensor.nbytes for tensor in tensors)
+        before = self._last
+        self._samples += (more - 1) * before[0] + size[0]
+        self._bytes += (more - 1) * before[1] + size[1]
+        self._batches, self._tensors, self._last = number, len(tensors), size
+        few = number < COUNTED and self._tensors < MANY_TENSORS
+        return number + (1 if few or number < self._steady_at else COUNT_EVERY)
 
     def stats(self, loader: Any, processes: ProcessMonitor) -> LoopStats:
         """Return the measurements of the loop."""
