@@ -18,7 +18,7 @@ from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
 from iobench.loading.order import Order
 from iobench.studies import StudyOptions, settings, small_batches
-from iobench.studies._epochs import Discard, TrainingInParts, epochs
+from iobench.studies._epochs import TrainingInParts, epochs
 from iobench.studies.settings import BOTH, TABLE, Background, Resident, train_unwatched
 from iobench.studies.small_batches import hdf5_resizes, lmdb_when_full, misread_by_forks
 
@@ -56,12 +56,11 @@ def test_a_round_has_metrics_of_its_parts(images):
 def test_a_round_has_several_epochs_each_in_its_own_order(images):
     batches = []
 
-    class Collect(Discard):
-        def __call__(self, batch):
-            batches.append(batch["y"].clone())
+    def collect(opener, transfer):
+        return lambda batch: batches.append(batch["y"].clone())
 
     job = Job(images.opener("npy"), Order("random", images.schema.samples))
-    epochs(TorchDataLoader(), job, count=2, consumer=Collect)()
+    epochs(TorchDataLoader(), job, count=2, consumer=collect)()
     first, second = batches
     assert not torch.equal(first, second)
     assert torch.equal(first.sort().values, second.sort().values)

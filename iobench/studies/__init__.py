@@ -84,15 +84,10 @@ _STORE = ResultStore(StudyResult, ".study.json", "a study's result", _check)
 
 def described() -> list[dict[str, Any]]:
     """Return the name, question, source and reference of every study, for JSON."""
-    studies = {name: study_of(name) for name in names()}
     return [
         {
-            "name": name,
-            "question": study.question,
-            "source": study.source,
-            "unknown": study.reference.unknown,
-            **asdict(study.reference),
-            "part": study.part,
+            **{"name": name, "question": one.question, "source": one.source},
+            **{"unknown": one.reference.unknown, **asdict(one.reference), "part": one.part},
         }
-        for name, study in studies.items()
+        for name, one in ((name, study_of(name)) for name in names())
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,12 @@ class Claims:
     def equal(self, one: str, other: str, aside: str = "", long: Sequence[str] = ()) -> ClaimResult:
         """Return the verdict on a claim that two contenders are equally fast; `long` is as in `faster`."""
         return self.long(self._compared(one, other, aside, EQUAL), long)
+
+    def at_least(self, factor: float, one: str, other: str) -> ClaimResult:
+        """Return the verdict on a claim that one contender is at least so many times as fast as another."""
+        result, ratio = self._compared(one, other, "", FASTER), self.compare(one, other).ratio
+        low, high = ratio.ends or (0.0, math.inf)
+        return replace(result, verdict=verdict_of(None if low < factor < high else low >= factor))
 
     def compare(self, one: str, other: str) -> Comparison:
         """Compare the speed of two contenders, round by round."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 
@@ -20,41 +20,24 @@ from iobench.studies._rounds import Contender, RoundResult
 GPU_SNAPSHOT_S = 0.1
 
 
-class Discard:
-    """A consumer that discards each batch."""
-
-    def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
-        self._transfer = transfer
-
-    def __call__(self, batch: DeviceBatch) -> None:
-        """Discard a batch."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return metrics of all batches so far."""
-        return {}
+Consumer = Callable[[DeviceBatch], None]  # with `metrics`, a function, if it has any
 
 
-class Training(Discard):
-    """A consumer that trains a small network, without waiting for the device after each batch."""
-
-    model = "mlp"
-
-    def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
-        super().__init__(opener, transfer)
-        self._trainer = Trainer(self.model, opener.schema, transfer.device, seed=0)
-
-    def __call__(self, batch: DeviceBatch) -> None:
-        """Train on a batch."""
-        self._trainer.step(batch)
+def discard(opener: Opener, transfer: HostToDevice) -> Consumer:
+    """Return a consumer that discards each batch."""
+    return lambda batch: None
 
 
-class TrainingInParts(Training):
+def training(opener: Opener, transfer: HostToDevice) -> Consumer:
+    """Return a consumer that trains a small network, without waiting for the device after each batch."""
+    return Trainer("mlp", opener.schema, transfer.device, seed=0).step
+
+
+class TrainingInParts:
     """A consumer that trains a small CNN and times forward and backward pass, each with synchronization."""
 
-    model = "cnn"
-
     def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
-        super().__init__(opener, transfer)
+        self._trainer, self._transfer = Trainer("cnn", opener.schema, transfer.device, seed=0), transfer
         self._forward, self._backward = Meter(), Meter()
 
     def __call__(self, batch: DeviceBatch) -> None:
@@ -72,7 +55,7 @@ class TrainingInParts(Training):
 
 
 def epochs(
-    loader: Loader, job: Job, count: int = 1, consumer: Callable[[Opener, HostToDevice], Discard] = Discard
+    loader: Loader, job: Job, count: int = 1, consumer: Callable[[Opener, HostToDevice], Consumer] = discard
 ) -> Contender:
     """Return a contender whose round is `count` epochs of a loader, each opened again, in another order.
 
@@ -85,8 +68,9 @@ def epochs(
 
     def run() -> RoundResult:
         transfer.release_memory()  # of other contenders, which would count here
-        consume, busy = consumer(job.opener, transfer), list[float]()
-        with _gpu_monitor(job, busy):
+        consume = consumer(job.opener, transfer)
+        monitor = None if job.device == "cpu" else Monitor(job.opener.path, job.device, GPU_SNAPSHOT_S)
+        with monitor.watching() if monitor else nullcontext():
             measured = [
                 measure(loader, job, transfer, RoundSpec(number, consume, seconds=0.0))
                 for number in range(1, count + 1)
@@ -98,19 +82,9 @@ def epochs(
         metrics |= {"memory_bytes": max(memory)} if memory else {}
         peaks = "gpu_allocated_bytes", "gpu_reserved_bytes"
         metrics |= dict(zip(peaks, transfer.peak_bytes() or (), strict=False))
+        busy = [one.gpu for one in (monitor.take() if monitor else ()) if one.gpu is not None]
         metrics |= {"gpu_busy": statistics.mean(busy)} if busy else {}
-        return RoundResult(sum(one.epochs_s for one in timings), metrics | consume.metrics())
+        metrics |= getattr(consume, "metrics", dict)()
+        return RoundResult(sum(one.epochs_s for one in timings), metrics)
 
     return run
-
-
-@contextmanager
-def _gpu_monitor(job: Job, busy: list[float]) -> Iterator[None]:
-    """Append the GPU's utilization, 0 to 1, at several moments of the block to a list when it ends."""
-    if job.device == "cpu":
-        yield
-        return
-    monitor = Monitor(job.opener.path, job.device, GPU_SNAPSHOT_S)
-    with monitor.watching():
-        yield
-    busy += [one.gpu for one in monitor.take() if one.gpu is not None]

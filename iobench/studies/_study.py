@@ -74,16 +74,9 @@ class Reference:
         return ", ".join([*known, *([self.address] if self.address else [])])
 
     @property
-    def missing(self) -> list[str]:
-        """Names of the fields that are not known."""
-        return [name for name in ("year", "address") if getattr(self, name) is None]
-
-    @property
     def unknown(self) -> str:
-        """The fields that are not known, as a clause; empty if all are known."""
-        missing = self.missing
-        verb = "are" if len(missing) > 1 else "is"
-        return f"its {' and '.join(missing)} {verb} not known here" if missing else ""
+        """The fields that are not known, in words; empty if all are known."""
+        return " and ".join(name for name in ("year", "address") if getattr(self, name) is None)
 
 
 @dataclass(frozen=True)
@@ -181,6 +174,9 @@ MEMORY_SETTINGS = Reference(
 )
 IO_BOTTLENECK = Reference(
     "Stuck in the I/O bottleneck", "a practitioner's report on PNG, HDF5 and LMDB for small batches"
+)
+DATALOADER_INDEXING = Reference(
+    "DataLoader far slower than indexing", "an issue of PyTorch", 2025, "github.com/pytorch/pytorch#154318"
 )
 DISTRIBUTED_LOADER = Reference(
     "Dpex: a distributed drop-in DataLoader on Ray", "a practitioner's project and its measurements"

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, default_collate
 
-from iobench.base.errors import DeviceUnavailable, IobenchError, MissingDependency
+from iobench.base.errors import IobenchError, MissingDependency
 from iobench.base.text import reason
 from iobench.base.units import MIB, seconds_text
+from iobench.bench.epoch import ProcessGroup, SingleProcess
 from iobench.contrib.ray import ray_runtime
 from iobench.contrib.ray.loader import RayLoader
-from iobench.host.device import pick_device
+from iobench.host.rank_info import RankInfo
+from iobench.ranks.group import Collectives, join
 from iobench.results.run_warning import Value
 from iobench.studies._claims import ClaimResult, Claims, all_of, judged
 from iobench.studies._rounds import Measurements, RoundResult, exhaust, interleave, merged, timed
 from iobench.studies._study import DISTRIBUTED_LOADER, Study, StudyOptions
 
-PROGRAM = "iobench.studies._parity_ranks"
+PROGRAM = "iobench.studies.distributed_loading"  # `python -m PROGRAM FOLDER EPOCHS` writes FOLDER/RANK.json
 LIMIT_S = 300.0
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5}  # of a step's loss, without BatchNorm
 EQUIVALENT = 0.01  # difference in accuracy, with BatchNorm
@@ -39,6 +45,111 @@ CONFIDENCE = 0.9  # of the interval that must lie within it: two one-sided tests
 SINGLE, RANKS = "one process", "DDP of 2"
 
 RankResults = dict[str, dict[str, Any]]  # by loader
+
+
+TRAINED, TESTED, INPUTS, CLASSES = 1800, 1000, 64, 10
+BATCH, WORKERS, HIDDEN, RATE = 100, 2, 64, 0.05  # of all ranks together
+SEEDS = 5
+LOADERS = {"torch's workers": DataLoader, "Ray's actors": RayLoader}
+
+
+class Blobs(Dataset[dict[str, torch.Tensor]]):
+    """Ten overlapping classes in float64, drawn from a fixed seed."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        centres = np.random.default_rng(0).standard_normal((CLASSES, INPUTS))
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, CLASSES, samples)
+        self.y = torch.from_numpy(labels)
+        self.x = torch.from_numpy(centres[labels] + 3.2 * rng.standard_normal((samples, INPUTS)))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        return {"x": self.x[row], "y": self.y[row]}
+
+
+class NoisyBlobs(Blobs):
+    """Blobs with random transforms by torch, NumPy and Python."""
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        noise = torch.rand(INPUTS, dtype=torch.float64) + np.random.rand() + random.random()
+        return {"x": self.x[row] + noise, "y": self.y[row]}
+
+
+@contextmanager
+def loading(kind: str, dataset: Blobs, group: ProcessGroup) -> Iterator[tuple[Any, Any]]:
+    """Yield a loader of a kind over this rank's share, and its sampler."""
+    sampler: Any = DistributedSampler(dataset, group.world_size, group.rank)
+    loader: Any = LOADERS[kind](
+        dataset,
+        BATCH // group.world_size,
+        sampler=sampler,
+        num_workers=WORKERS // group.world_size,
+        persistent_workers=True,
+        generator=torch.Generator().manual_seed(0),
+    )
+    try:
+        yield loader, sampler
+    finally:
+        if isinstance(loader, RayLoader):
+            loader.close()
+
+
+def hashes(kind: str, group: ProcessGroup, epochs: int) -> list[str]:
+    """Return a hash of each batch of this rank's epochs under random transforms."""
+    digests = []
+    with loading(kind, NoisyBlobs(TRAINED, 1), group) as (loader, sampler):
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            digests += [hashlib.sha256(b["x"].numpy().tobytes()).hexdigest() for b in loader]
+    return digests
+
+
+def train(
+    batches: tuple[Any, Any], group: ProcessGroup, dtype: torch.dtype, normed: bool, seed: int, epochs: int
+) -> dict[str, Any]:
+    """Train a network; return the loss of each step over all ranks, the final accuracy and the seconds."""
+    loader, sampler = batches
+    network = _network(dtype, normed, seed)
+    # gradients are averaged over all ranks after each backward pass
+    model = network if group.world_size == 1 else DistributedDataParallel(network)
+    optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    losses, began = [], time.perf_counter()
+    for epoch in range(epochs):
+        sampler.set_epoch(1000 * seed + epoch)
+        for batch in loader:
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch["x"].to(dtype)), batch["y"])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(float(loss.detach()))
+    rows = group.all_gather(losses)
+    means = [sum(one) / len(rows) for one in zip(*rows, strict=True)]
+    tested = Blobs(TESTED, 2)
+    with torch.no_grad():
+        predicted = network.eval()(tested.x.to(dtype)).argmax(1)
+    accuracy = float((predicted == tested.y).double().mean())
+    return {"losses": means, "accuracy": accuracy, "seconds": time.perf_counter() - began}
+
+
+def _network(dtype: torch.dtype, normed: bool, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    norm = [nn.BatchNorm1d(HIDDEN)] if normed else []
+    layers = [nn.Linear(INPUTS, HIDDEN), *norm, nn.ReLU(), nn.Linear(HIDDEN, CLASSES)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def everything(kind: str, group: ProcessGroup, epochs: int) -> dict[str, Any]:
+    """Return all trainings with one loader, and the hashes of its batches."""
+    with loading(kind, Blobs(TRAINED, 1), group) as batches:
+        return {
+            "float64": train(batches, group, torch.float64, False, 0, epochs),
+            "float32": train(batches, group, torch.float32, False, 0, epochs),
+            "batchnorm": [train(batches, group, torch.float32, True, seed, epochs) for seed in range(SEEDS)],
+            "hashes": hashes(kind, group, 2),
+        }
 
 
 def trainings(ranks: int, address: str, epochs: int) -> list[RankResults]:
@@ -153,12 +264,7 @@ RAY, RAY_ELSEWHERE = f"Ray, {HERE} actors", f"Ray, {ELSEWHERE} actors"
 LIGHT = "samples of 512 B"
 
 
-@dataclass(frozen=True)
-class BatchRequest:
-    """A requested batch: the cost of its transform, and the number of samples that it is read in."""
-
-    seconds: float
-    samples: int
+BatchRequest = tuple[float, int]  # the cost of a batch's transform, and the samples that it is read in
 
 
 class SlowTransform(Dataset[torch.Tensor]):
@@ -174,9 +280,10 @@ class SlowTransform(Dataset[torch.Tensor]):
         return SAMPLES
 
     def __getitem__(self, request: Any) -> torch.Tensor:
-        if request.seconds:
-            time.sleep(request.seconds)
-        if request.samples == 1:
+        seconds, samples = request
+        if seconds:
+            time.sleep(seconds)
+        if samples == 1:
             return self.rows.clone()
         collated: torch.Tensor = default_collate(list(self.rows))
         return collated
@@ -186,7 +293,7 @@ class Requests(Sampler[BatchRequest]):
     """A sampler whose items are the requests of the next epoch."""
 
     def __init__(self, batches: int) -> None:
-        self.batches, self.request = batches, BatchRequest(0.0, 1)
+        self.batches, self.request = batches, (0.0, 1)
 
     def __len__(self) -> int:
         return self.batches
@@ -204,13 +311,10 @@ def speed(options: StudyOptions) -> Measurements:
         for loader in loaders.values():
             ends.callback(getattr(loader, "close", lambda: None))
         starts_s = {name: _first_batch_s(loader) for name, loader in loaders.items()}
-        epochs = {
-            f"{LIGHT}, {name}": (loaders[name], BatchRequest(0.0, SAMPLES))
-            for name in (MAIN_PROCESS, TORCH, RAY)
-        }
+        epochs = {f"{LIGHT}, {name}": (loaders[name], (0.0, SAMPLES)) for name in (MAIN_PROCESS, TORCH, RAY)}
         for cost in costs:
-            workers, request = (TORCH, RAY, RAY_ELSEWHERE), BatchRequest(cost, 1)
-            epochs |= {f"{cost_text(cost)}, {name}": (loaders[name], request) for name in workers}
+            workers = (TORCH, RAY, RAY_ELSEWHERE)
+            epochs |= {f"{cost_text(cost)}, {name}": (loaders[name], (cost, 1)) for name in workers}
         contenders = {name: timed(partial(_epoch, requests, *one)) for name, one in epochs.items()}
         measured = interleave(contenders, options.sized(5, 3), on_status=options.on_status)
     measured.figures.update(starts_s=starts_s, costs_s=list(costs), batches=batches)
@@ -298,7 +402,9 @@ def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
         "A training in one process is as accurate with it (there 90.65 against 91.09 %).": unaffected(
             ranks[SINGLE]
         ),
-        "A training by DataParallel is as accurate with it (there 90.67 against 90.32 %).": _data_parallel(),
+        "A training by DataParallel is as accurate with it (there 90.67 against 90.32 %).": judged(
+            None, "not run: this study trains on the CPU, where DataParallel changes nothing"
+        ),
         "A training by DDP is as accurate with it (there 88.98 against 89.84 %).": unaffected(ranks[RANKS]),
         "DDP over 2 ranks is the same training as one process.": over_ranks(ranks),
         "Where the transform is heavy, processors of other hosts load faster than this host's.": faster(
@@ -310,14 +416,18 @@ def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
     }
 
 
-def _data_parallel() -> ClaimResult:
-    try:
-        pick_device("cuda:1")
-        reason = "not run: this study trains on the CPU"
-    except DeviceUnavailable:
-        reason = "not run: needs 2 CUDA devices"
-    return judged(None, f"{reason}; on the CPU DataParallel changes nothing")
-
-
 QUESTION = "Does a DataLoader on Ray leave a training unchanged, and when is it faster?"
 STUDY = Study(DISTRIBUTED_LOADER, QUESTION, _setup, _measure, _verdicts)
+
+
+def main(folder: Path, epochs: int) -> None:
+    """Write the results of this rank; of a single process unless torchrun started it."""
+    info = RankInfo.from_env()
+    with nullcontext() if info is None else closing(join(info)) as gloo:
+        group: ProcessGroup = SingleProcess() if gloo is None else Collectives(gloo)
+        results = {kind: everything(kind, group, epochs) for kind in LOADERS}
+        (folder / f"{group.rank}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

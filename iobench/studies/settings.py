@@ -25,7 +25,7 @@ from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
 from iobench.studies._claims import ClaimResult, Claims, all_of, judged
-from iobench.studies._epochs import Training, epochs
+from iobench.studies._epochs import epochs, training
 from iobench.studies._rounds import (
     Contender,
     Heartbeat,
@@ -84,7 +84,7 @@ class Combination:
 
     def contender(self, opener: Opener, device: str, count: int) -> Contender:
         """Return a contender that trains for `count` epochs with these settings; see `epochs`."""
-        return epochs(self.on(device).loader, shuffled(opener, device), count, Training)
+        return epochs(self.on(device).loader, shuffled(opener, device), count, training)
 
 
 TABLE = {
@@ -108,7 +108,6 @@ class Background(TorchDataLoader):
     """A DataLoader in a thread that prefetches one batch."""
 
     name: ClassVar[str] = "background"
-    summary: ClassVar[str] = "DataLoader in a thread that prefetches one batch"
 
     def open(self, job: Job) -> Epochs:
         """Open a DataLoader behind a thread."""
@@ -131,7 +130,6 @@ class Resident(Loader):
     """Indexes batches from tensors that are on the device before the first epoch."""
 
     name: ClassVar[str] = "resident"
-    summary: ClassVar[str] = "batches indexed from tensors on the device"
     library: ClassVar[str] = "torch"
 
     def open(self, job: Job) -> Epochs:
@@ -183,7 +181,7 @@ def train_unwatched(opener: Opener, device: str, count: int) -> RoundResult:
     loader, job = TABLE[10].loader.on(device), shuffled(opener, device)
     transfer = HostToDevice(torch.device(device), non_blocking=False)
     transfer.release_memory()
-    train, meter = Training(opener, transfer), Meter()
+    train, meter = training(opener, transfer), Meter()
     for number in range(1, count + 1):
         request = epoch_request(loader, job, number)
         with closing(opened(loader, job)) as opened_epochs, meter:
@@ -243,8 +241,7 @@ def _measure(options: StudyOptions) -> Measurements:
 
 
 def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
-    rows = partial(_Rows, claims)
-    little, much = rows(SMALL), rows(LARGE)
+    little, much = _rows(claims, SMALL), _rows(claims, LARGE)
     data, unset = claims.figures["data_bytes"], much[10]
     more = three_digits(data[str(LARGE)] / data[str(SMALL)])
     aside = f", with {more} times as much data for the latter"
@@ -305,21 +302,15 @@ def label_at(label: str, share: int) -> str:
     return f"{label}, at {share} %"
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Names of the contenders of the table's rows, at a share of the data."""
-
-    claims: Claims
-    share: int
-
-    def __getitem__(self, row: int) -> str:
-        device = "cuda" if self.claims.figures["gpu"] else "cpu"
-        return label_at(TABLE[row].on(device).label, self.share)
+def _rows(claims: Claims, share: int) -> dict[int, str]:
+    """Return the names of the contenders of the table's rows, at a share of the data."""
+    device = "cuda" if claims.figures["gpu"] else "cpu"
+    return {row: label_at(one.on(device).label, share) for row, one in TABLE.items()}
 
 
 def _prefetching(claims: Claims, one: int, other: int) -> ClaimResult:
     """Return whether a prefetch factor is faster than another, if there are enough batches to prefetch."""
-    rows, batches = _Rows(claims, SMALL), claims.figures.get("batches")
+    rows, batches = _rows(claims, SMALL), claims.figures.get("batches")
     result = claims.faster(rows[one], rows[other], started=[rows[one], rows[other]])
     prefetched = min(TABLE[n].workers * (TABLE[n].prefetch or 0) for n in (one, other))
     if batches is None or batches > prefetched:
@@ -333,7 +324,7 @@ def gpu_memory(claims: Claims) -> ClaimResult:
 
     def grown(row: int) -> float:
         little, much = (
-            claims.measured.median("gpu_allocated_bytes", _Rows(claims, share)[row]) or 0.0
+            claims.measured.median("gpu_allocated_bytes", _rows(claims, share)[row]) or 0.0
             for share in (SMALL, LARGE)
         )
         return much - little

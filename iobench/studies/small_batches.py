@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ from iobench.studies._claims import (
     Claims,
     all_of,
     judged,
-    verdict_of,
 )
 from iobench.studies._epochs import TrainingInParts, epochs
 from iobench.studies._rounds import Contender, Heartbeat, Measurements, interleave, merged, run_in_subprocess
@@ -59,19 +58,14 @@ def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, worker
                 warnings.simplefilter("ignore")  # about more workers than cores
                 fork = partial(DataLoader[Any], multiprocessing_context="fork")
                 loader = iter(fork(dataset, sampler=rows.tolist(), num_workers=workers))
-            for number, (row, sample) in enumerate(zip(rows, _unwrapped(loader), strict=True)):
-                if number % HEARTBEAT_SAMPLES == 0:
-                    heartbeat()
-                wrong += not np.array_equal(sample[field][0].numpy(), reader.sample(int(row))[field])
+            try:
+                for number, (row, sample) in enumerate(zip(rows, loader, strict=True)):
+                    if number % HEARTBEAT_SAMPLES == 0:
+                        heartbeat()
+                    wrong += not np.array_equal(sample[field][0].numpy(), reader.sample(int(row))[field])
+            except PortableError as error:
+                raise error.unwrap() from None
     return wrong
-
-
-def _unwrapped(samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield the samples of workers, and raise the errors of iobench as they were raised there."""
-    try:
-        yield from samples
-    except PortableError as error:
-        raise error.unwrap() from None
 
 
 def lmdb_when_full() -> tuple[bool, bool]:
@@ -263,28 +257,25 @@ def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
 
 def _over_batches(claims: Claims) -> str:
     """Return the medians of PNG by batch size, in words."""
-    batches = claims.figures["batches"]
-    return f"; batch {', '.join(map(str, batches))}: {_medians(claims, [f'png, batch {b}' for b in batches])}"
+    names = {str(batch): f"png, batch {batch}" for batch in claims.figures["batches"]}
+    return _medians(claims, names, "; batch {}")
 
 
 def _over_workers(claims: Claims, batch: int) -> str:
     """Return the medians of PNG by number of workers, in words."""
     *fewer, most = claims.figures["workers"]
-    names = [f"png, batch {batch}, {count} workers" for count in fewer] + [f"png, batch {batch}"]
-    workers = ", ".join(map(str, (*fewer, most)))
-    return f"; batch {batch}, {workers} workers: {_medians(claims, names)}"
+    names = {str(count): f"png, batch {batch}, {count} workers" for count in fewer}
+    return _medians(claims, names | {str(most): f"png, batch {batch}"}, f"; batch {batch}, {{}} workers")
 
 
-def _medians(claims: Claims, names: Sequence[str]) -> str:
-    return ", ".join(seconds_text(statistics.median(claims.measured.seconds[name])) for name in names)
+def _medians(claims: Claims, names: Mapping[str, str], of: str) -> str:
+    texts = (seconds_text(statistics.median(claims.measured.seconds[name])) for name in names.values())
+    return f"{of.format(', '.join(names))}: {', '.join(texts)}"
 
 
 def _lmdb(claims: Claims, packed: str, png: str) -> ClaimResult:
-    better, ratio = claims.faster(packed, png), claims.compare(packed, png).ratio
-    if better.verdict != REPRODUCED or ratio.low is None or ratio.high is None:
-        return better
-    much = None if ratio.low < TWICE < ratio.high else ratio.high > TWICE
-    return replace(better, verdict=verdict_of(None if much is None else not much))
+    better = claims.faster(packed, png)
+    return claims.at_least(TWICE, packed, png).opposite() if better.verdict == REPRODUCED else better
 
 
 def _pinning(claims: Claims, side: int, batch: int) -> ClaimResult:
