@@ -12,6 +12,7 @@ from iobench.base.errors import NotComparable
 from iobench.base.machine import MachineGpu
 from iobench.results import record_file, stats
 from iobench.results.compare import Difference, compare
+from iobench.results.machine_comparison import compare_machines
 from iobench.results.parts import FieldSpec, LimitPart
 
 
@@ -115,6 +116,46 @@ UNLIKE = {
     "model": case(model="cnn"),
     "cache": case(cache="cold"),
 }
+
+
+def on_both(other, **more):
+    """Return records of two cases on a machine, and on one of another processor, twice as fast."""
+    here = [*rounds_of(STEADY), *rounds_of(times(0.5), variant="hdf5")]
+    fast = [*rounds_of(times(2)), *rounds_of(times(0.5), variant="hdf5"), *rounds_of(STEADY, variant="lmdb")]
+    return {"a": here, "b": changed(fast, machine=dataclasses.replace(MACHINE, **other), **more)}
+
+
+def test_machines_are_compared_by_relative_times_within_each():
+    found = compare_machines(on_both({"cpu": "6502", "host": "there", "versions": {"iobench": "0.2.0"}}))
+    ones, others = (
+        {case.label.format: case.relative.median for case in each.cases} for each in found.contexts.values()
+    )
+    assert ones == {"npy": 1, "hdf5": pytest.approx(2, rel=0.02)}
+    assert others == {"npy": 1, "hdf5": pytest.approx(4, rel=0.02)}, "lmdb is on one machine only"
+    assert found.differences == {
+        "cpu": ["Z80", "6502"],
+        "host": ["here", "there"],
+        "iobench": ["0.1.0", "0.2.0"],
+    }
+
+
+def test_machines_that_measured_other_data_have_no_case_in_common():
+    with pytest.raises(NotComparable, check=kind("no-common-case")):
+        compare_machines(on_both({}, **UNLIKE["samples"]))
+
+
+def test_the_command_shows_machines_without_a_verdict(tmp_path, inside):
+    for name, records in on_both({"cpu": "6502"}).items():
+        for one in records:
+            record_file.append(tmp_path / f"{name}.jsonl", one)
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    shown = inside("compare", "--machines", *files)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "cpu: Z80 / 6502" in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+    assert set(json.loads(inside("compare", "--machines", "--json", *files).stdout)["contexts"]) == {"a", "b"}
+    for flag in (["--fail-on", "slower:5%"], ["--run"], ["--force"]):
+        assert complaint_kind(inside("compare", "--machines", *files, *flag), 2) == "conflicting-options"
 
 
 @pytest.mark.parametrize("what", UNLIKE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -49,6 +49,14 @@ class Machine:
     gpu: MachineGpu | None = None
     versions: dict[str, str] = field(default_factory=dict)
     commit: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All that describes it, by name: its parts, and the releases of libraries."""
+        parts = {**asdict(self), "memory_bytes": f"{self.memory_bytes / 2**30:.0f} GiB"}
+        parts["gpu"] = self.gpu and (self.gpu.name, self.gpu.cuda, self.gpu.driver)
+        disk, versions = parts.pop("disk"), parts.pop("versions")
+        return {**parts, **{f"disk {name}": disk[name] for name in disk}, **versions}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -127,12 +126,5 @@ def check_same(rounds: Sequence[Record], cases: Sequence[Case], machine: Callabl
 
 
 def _differences(before: Machine, now: Machine) -> list[str]:
-    was, is_ = _plain(before), _plain(now)
+    was, is_ = before.facts, now.facts
     return [f"{name} was {was[name]}, is {is_[name]}" for name in was if was[name] != is_[name]]
-
-
-def _plain(machine: Machine) -> dict[str, Any]:
-    parts: dict[str, Any] = {**asdict(machine), "memory_bytes": f"{machine.memory_bytes / 2**30:.0f} GiB"}
-    parts["gpu"] = machine.gpu and (machine.gpu.name, machine.gpu.cuda, machine.gpu.driver)
-    disk, versions = parts.pop("disk"), parts.pop("versions")
-    return {**parts, **{f"disk {name}": disk[name] for name in disk}, **versions}

@@ -33,12 +33,14 @@ from iobench.terminal.commands._options import (
 
 if TYPE_CHECKING:
     from iobench.results.compare import CompareResult
+    from iobench.results.machine_comparison import MachineComparison
     from iobench.results.record import Record
 
 
 INCONCLUSIVE_CODE = 3  # exit code of --fail-on if the machine changed between the runs
 OF_LOADERS = ("max_time", "device", "timeout", "out")  # options that need --run
 OF_FILES = ("force", "data_dir")  # options that exclude it
+OF_VERDICTS = ("min_difference", "fail_on", "force", "run")  # options that exclude --machines
 
 
 def compare(
@@ -56,6 +58,10 @@ def compare(
             "--run",
             help="Measure loaders of your own in turns: --run base/train.py:make head/train.py:make.",
         ),
+    ] = False,
+    machines: Annotated[
+        bool,
+        typer.Option("--machines", help="Show runs of several machines side by side, without a verdict."),
     ] = False,
     max_time: TimeLimit = 60.0,
     device: Device = "auto",
@@ -89,6 +95,13 @@ def compare(
     if as_json and markdown:
         raise InvalidSettings("--json with --markdown", kind="conflicting-options", hint="give one of them")
     smallest = parsed("--min-difference", parse_percent, min_difference)
+    if machines:
+        _check_typed(context, (*OF_LOADERS, *OF_VERDICTS), "without", "--machines")
+        from iobench.results.machine_comparison import compare_machines
+
+        runs = {_stems(name): _records(data_dir, name) for name in (base, *new)}
+        _show(compare_machines(runs), as_json, markdown)
+        return
     _check_typed(context, OF_FILES if run else OF_LOADERS, "without" if run else "with")
     judge: Callable[..., CompareResult]
     if run:
@@ -104,10 +117,7 @@ def compare(
         sides = {_stems(base): _records(data_dir, base), **newer}
         judge = partial(comparing.compare, sides[_stems(base)], newer, base_name=_stems(base), force=force)
     result = judge(min_difference=smallest)
-    if markdown:
-        display.result(*display.markdown(result.blocks()))
-    else:
-        display.answer(result, as_json)
+    _show(result, as_json, markdown)
     for line in result.unmatched_notes if allowed is None else ():
         display.note(line)
     _warn(result, sides)
@@ -115,15 +125,24 @@ def compare(
         _judge(judge(min_difference=allowed), str(fail_on))
 
 
-def _check_typed(context: typer.Context, names: Sequence[str], other: str) -> None:
-    """Raise InvalidSettings for an option that applies only with, or without, --run."""
+def _show(result: CompareResult | MachineComparison, as_json: bool, markdown: bool) -> None:
+    from iobench.terminal import display
+
+    if markdown:
+        display.result(*display.markdown(result.blocks()))
+    else:
+        display.answer(result, as_json)
+
+
+def _check_typed(context: typer.Context, names: Sequence[str], other: str, flag: str = "--run") -> None:
+    """Raise InvalidSettings for an option that applies only with, or without, a flag."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InvalidSettings(
-                f"{flag_of(name)} applies {other} --run",
+                f"{flag_of(name)} applies {other} {flag}",
                 kind="conflicting-options",
-                hint="add --run" if other == "with" else "omit it",
+                hint=f"add {flag}" if other == "with" else "omit it",
             )
 
 
