@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import check_setting
 from iobench.dataset.opener import Opener
-from iobench.dataset.verify import sample_lengths
 from iobench.formats import Schema
 from iobench.loading.division import TokenBudget
 from iobench.loading.order import ORDERS, Order
@@ -90,6 +89,8 @@ class Batching:
         order = self.row_order(opener.schema, rank, world_size)
         if self.batch_tokens is None:
             return order
+        from iobench.dataset.verify import sample_lengths
+
         return replace(order, budget=TokenBudget(self.batch_tokens, sample_lengths(opener)))
 
 

@@ -12,7 +12,6 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.text import printable, shortened
 from iobench.base.units import counted
 from iobench.results.display import Block, table
-from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
 from iobench.terminal.commands._options import AsJson, Command, DataDir, Long, records_of
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
     Example: iobench runs trend
     """
     from iobench.results import history
-    from iobench.results.trend import blocks_of
+    from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, blocks_of
     from iobench.terminal import display
 
     folder = data_dir or context.obj
