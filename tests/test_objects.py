@@ -257,7 +257,7 @@ def test_requests_for_rows_that_never_came_are_left_out():
     assert log.take(delivered=100) == replace(log.take(), count=2, retries=0, throttles=0, fetched_bytes=200)
 
 
-@pytest.mark.parametrize("word", ["dataloader:num_workers=2", "dataloader", "stream:coalesce_bytes=0"])
+@pytest.mark.parametrize("word", ["dataloader:num_workers=1", "dataloader", "stream:coalesce_bytes=0"])
 def test_a_round_that_is_cut_off_counts_the_requests_of_what_came(server, remote, monkeypatch, word):
     monkeypatch.setattr("range_server.SLOW_S", 0.01)
     server.fault = lambda number, name: "slow"
