@@ -154,6 +154,11 @@ def test_the_command_shows_machines_without_a_verdict(tmp_path, inside):
     assert "cpu: Z80 / 6502" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 100
     assert set(json.loads(inside("compare", "--machines", "--json", *files).stdout)["contexts"]) == {"a", "b"}
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "a.jsonl").write_bytes(files[1].read_bytes())
+    files[1] = tmp_path / "there" / "a.jsonl"
+    shown = json.loads(inside("compare", "--machines", "--json", *files).stdout)
+    assert list(shown["contexts"]) == [*map(str, files)], "of files of one name the paths"
     for flag in (["--fail-on", "slower:5%"], ["--run"], ["--force"]):
         assert complaint_kind(inside("compare", "--machines", *files, *flag), 2) == "conflicting-options"
 

@@ -99,7 +99,9 @@ def compare(
         _check_typed(context, (*OF_LOADERS, *OF_VERDICTS), "without", "--machines")
         from iobench.results.machine_comparison import compare_machines
 
-        runs = {_stems(name): _records(data_dir, name) for name in (base, *new)}
+        given = (base, *new)
+        names = given if len({*map(_stems, given)}) < len(given) else map(_stems, given)
+        runs = dict(zip(names, (_records(data_dir, name) for name in given), strict=True))
         _show(compare_machines(runs), as_json, markdown)
         return
     _check_typed(context, OF_FILES if run else OF_LOADERS, "without" if run else "with")
