@@ -380,9 +380,73 @@ def link_outside(folder, names):
     return virtual(folder / "all.h5", names)
 
 
+def in_raw_files(folder, sizes=(240,), names=("raw/p0.bin", "raw/p1.bin")):
+    """Describe 15 rows of 16 bytes in raw files, behind 8 bytes each, and write these."""
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    with h5py.File(folder / "all.h5", "w") as file:
+        external = [(name, 8, size) for name, size in zip(names, sizes, strict=False)]
+        file.create_dataset("x", (15, 2), "f8", external=external)
+    stored = X[:3, :5].tobytes()
+    for name, size in zip(names, sizes, strict=False):
+        (folder / name).write_bytes(b"8 before" + stored[:size])
+        stored = stored[size:]
+    return folder / "all.h5"
+
+
+@pytest.mark.parametrize(("sizes", "placed"), [((240,), True), ((80, 160), True), ((88, 152), False)])
+def test_raw_files_of_an_hdf5_file_are_read_beside_it(tmp_path, monkeypatch, sizes, placed):
+    file, rows = in_raw_files(tmp_path / "a", sizes), X[:3, :5].reshape(15, 2)
+    in_raw_files(tmp_path / "elsewhere", (240,))
+    (tmp_path / "elsewhere/raw/p0.bin").write_bytes(bytes(300))
+    monkeypatch.chdir(tmp_path / "elsewhere")  # where HDF5 looks for raw files by default
+    batch, _, variant = read(file, tmp_path)
+    np.testing.assert_array_equal(batch["x"], rows)
+    manifest, _ = add(file, data_dir=tmp_path / "data", overwrite=True)
+    names = {"all.h5", *(f"p{number}.bin" for number in range(len(sizes)))}
+    assert {one.name for one in manifest.files_of(variant)} == names
+    with manifest.opener(variant)() as reader:
+        assert bool(reader.placement()) == placed
+        if placed:
+            number, offset = reader.placement()["x"].locate(np.array([14]))
+            stored = reader.placement()["x"].files[number[0]].read_bytes()
+            assert np.frombuffer(stored, "f8", 2, int(offset[0])).tolist() == rows[14].tolist()
+    (tmp_path / "a/raw/p0.bin").touch()
+    with pytest.raises(iobench.base.errors.CorruptArtifact, check=kind("changed")):
+        manifest.opener(variant)
+
+
+def raw_missing(folder, names):
+    file = in_raw_files(folder)
+    (folder / "raw/p0.bin").unlink()
+    return file
+
+
+def raw_shorter(folder, names):
+    file = in_raw_files(folder)
+    (folder / "raw/p0.bin").write_bytes(bytes(247))
+    return file
+
+
+def raw_outside(folder, names):
+    return in_raw_files(folder, names=["../p0.bin"])
+
+
+def virtual_of_raw(folder, names):
+    in_raw_files(folder).rename(folder / "whole.h5")
+    layout = h5py.VirtualLayout((15, 2), "f8")
+    layout[:] = h5py.VirtualSource("whole.h5", "x", (15, 2))
+    with h5py.File(folder / "all.h5", "w") as opened:
+        opened.create_virtual_dataset("x", layout)
+    return folder / "all.h5"
+
+
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
+        (raw_missing, "missing-file"),
+        (raw_shorter, "not-stored"),
+        (raw_outside, "external-data"),
+        (virtual_of_raw, "external-data"),
         (missing, "missing-file"),
         (shorter, "not-stored"),
         (partly_covered, "not-stored"),

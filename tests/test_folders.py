@@ -1,8 +1,12 @@
 """Folders as other programs leave them: every command sees the same samples, and counts what is not read."""
 
 import json
+import pathlib
+import re
+import shlex
 
 import numpy as np
+import PIL.Image
 import pytest
 from kinds import kind
 from PIL import Image
@@ -101,6 +105,40 @@ def test_an_empty_image_is_refused_with_what_to_do(tmp_path):
     assert (str(caught.value.path), bool(caught.value.hint)) == (str(folder / "dog/3.jpg"), True)
     (folder / "dog/3.jpg").unlink()
     assert add(folder, data_dir=tmp_path / "data")
+
+
+@pytest.mark.parametrize(("format", "size"), [(None, 400), (None, 30), (VARIANT, 400), (VARIANT, 30)])
+def test_a_truncated_image_is_left_out_by_the_command_of_the_hint(tmp_path, inside, format, size):
+    folder = tmp_path / "a b"
+    for name in ("cat/0.jpg", "cat/1.jpg", "dog/2.jpg"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)
+        Image.fromarray(noise).save(folder / name)
+    (folder / "dog/2.jpg").write_bytes((folder / "dog/2.jpg").read_bytes()[:size])
+    with pytest.raises(SourceError) as caught:
+        add(folder, format, data_dir=tmp_path / "data")
+    assert caught.value.path == str(folder / "dog/2.jpg")
+    (command,) = re.findall(r": '(.*)'$", caught.value.hint)
+    words = ("--sample-shape", "3x8x8", "--format", "npy", "--data-dir", tmp_path / "b", "--json")
+    done = inside(*shlex.split(command)[1:], *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["samples"] == 2
+
+
+def test_folders_of_the_same_names_are_labels_with_a_line_that_makes_them_fields(tmp_path, monkeypatch):
+    names = [f"{folder}/{stem}" for folder in ("images", "masks") for stem in ("a", "b", "c")]
+    folder = write(tmp_path / "a", *(f"{one}.{'jpg' if one[0] == 'i' else 'png'}" for one in names))
+    source, notes = open_source(folder, SHAPE), []
+    add(folder, VARIANT, data_dir=tmp_path / "data", warn=notes.append)
+    for (note,) in (source.notes, notes):
+        assert (note.kind, note.values) == ("same-names", {"labels": 2, "files": 6})
+    monkeypatch.chdir(folder)
+    exec(note.hint.partition(": ")[2], {"numpy": np, "pathlib": pathlib, "PIL": PIL})
+    made = open_source(folder / "fields.npz").schema
+    assert (made.samples, [field.name for field in made.fields]) == (3, ["images", "masks"])
+    (folder / "fields.npz").unlink()
+    write(folder, "masks/d.png", "images/e.jpg")
+    assert not open_source(folder, SHAPE).notes[1:]
 
 
 def test_speech_in_a_folder_per_speaker_and_chapter_is_read_where_it_lies(tmp_path):

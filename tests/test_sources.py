@@ -637,6 +637,8 @@ GZIP = gzip.compress(bytes(99), mtime=0)
         ("train.npy.gz", GZIP, "compressed", "gunzip -k train.npy.gz"),
         ("a.zip", zarr_in_zip, "compressed", "unzip a.zip -d a.zarr"),
         ("a.arff", b"@relation a", "unrecognized", "scipy.io.arff.loadarff"),
+        ("a.txt", b"1 3:0.5 7:1.2\n", "unrecognized", "sklearn.datasets.load_svmlight_file"),
+        ("a9a", b"-1.5 1:1 22:-1e-3 \n+1 1:2", "unrecognized", "sklearn.datasets.load_svmlight_file"),
         ("a.json", b"[{}]", "unrecognized", "pandas.read_json"),
         ("a.pkl", b"", "unrecognized", "pandas.read_pickle"),
         ("a.xlsx", zarr_in_zip, "unrecognized", "pandas.read_excel"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -58,6 +59,7 @@ from iobench.dataset.staging import SEAL, locked, new_generation, os_errors
 from iobench.dataset.verify import PART_S, HashWriter, Progress, hash_rows, hashed_in_part, no_progress
 from iobench.formats import Batch, Field, Schema
 from iobench.formats.array_schema import with_selection
+from iobench.formats.folders import MOVE, contains_images
 from iobench.objects.download import download, find
 from iobench.objects.reader import RemoteFiles
 from iobench.objects.url import is_url
@@ -175,7 +177,8 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
     form = formats.parse(detected.variant)
     check_selectable(path, form, names)
     selected = with_selection(tree.path, names)
-    described = _described(UntrustedData(selected, form.variant, tree.stamp.bytes), options)
+    with _remedies(tree.path):
+        described = _described(UntrustedData(selected, form.variant, tree.stamp.bytes), options)
     tree, held = FileTree.of(tree.path, described.others), described.schema
     schema, first = held, options.first
     if first is not None and first.samples < held.samples:
@@ -193,7 +196,8 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
         rows = verify.rows_to_hash(others, schema, options.hash, options.hash_s)
         seconds = options.hash_s if others is None else math.inf
         began, report = time.perf_counter(), partial(options.progress, f"hashing {form.variant}")
-        check, hashed = hash_rows(data, schema, rows, seconds, writer, report)
+        with _remedies(tree.path):
+            check, hashed = hash_rows(data, schema, rows, seconds, writer, report)
         artifact = _artifact(form, tree, added, began)
         made = _manifest(root, schema, artifact, check, hashed)
         if first is not None:
@@ -219,6 +223,19 @@ def _resolved(path: Path) -> Path:
         problem = "the name contains control characters or bytes that are not UTF-8"
         raise SourceError(problem, "invalid-name", resolved, hint="rename it")
     return resolved
+
+
+@contextmanager
+def _remedies(path: Path) -> Iterator[None]:
+    """Say what to do about a file of a folder that cannot be read."""
+    try:
+        yield
+    except SourceError as error:
+        if not path.is_dir() or error.path in (None, str(path)) or error.hint not in (None, MOVE):
+            raise
+        skip = f"iobench prepare --source {shlex.quote(str(path))} --on-error skip"
+        ways = [MOVE, *[f"leave such images out: '{skip}'"] * contains_images(path)]
+        raise error.changed(hint="; or ".join(ways)) from None
 
 
 def _check_separate(path: Path, root: Path) -> None:

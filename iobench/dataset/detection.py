@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import zipfile
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from iobench.dataset import sandbox
 from iobench.dataset.file_set import TABLES, Detected
 from iobench.formats.folders import LABELLED, contains_images, suffix_of
 
+HEAD_BYTES = 4096  # of a file, by which it is recognized
 PACKED = {  # by the first bytes: the program, and how to unpack
     b"\x1f\x8b": ("gzip", "gunzip -k"),
     b"\x28\xb5\x2f\xfd": ("Zstandard", "unzstd"),
@@ -44,6 +46,10 @@ CONVERSIONS = {  # one line of Python
     ".sav": TABLE.replace("{read}", "read_spss"),
     ".sas7bdat": TABLE.replace("{read}", "read_sas"),
 }
+LIBSVM = re.compile(rb"[-+.,\deE]+(?: \d+:[-+.\deE]+)+\s")  # a label, and numbers of columns with values
+LIBSVM_TO_ARRAYS = (
+    'x, y = sklearn.datasets.load_svmlight_file("{name}"); numpy.savez("{stem}.npz", x=x.toarray(), y=y)'
+)
 READ = ".npy, .npz, .pt, .csv, .tsv, .jsonl, .h5, .hdf5, .mat, .nc"
 ADAPTED = {  # single files that no format reads in place, by suffix: the adapter
     ".npz": "npz",
@@ -95,9 +101,14 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
 def unrecognized(path: Path, flag: str) -> SourceError:
     """Return the error for a file that no format recognizes; `flag` is the option that names one."""
     suffix, problem = path.suffix.lower(), f"{path.suffix or 'a file without a suffix'} is not read"
-    packed = _packed_by(path)
+    with open(regular(path), "rb") as file:
+        head = file.read(HEAD_BYTES)
+    packed = _packed_by(path, head)
     if packed:
         problem, hint = packed
+    elif LIBSVM.match(head):
+        problem = "text as of LIBSVM is not read"
+        hint = "convert it: " + LIBSVM_TO_ARRAYS.format(name=path.name, stem=path.stem)
     elif suffix in CONVERSIONS:
         hint = "convert it: " + CONVERSIONS[suffix].format(name=path.name, stem=path.stem)
         if CONVERSIONS[suffix] in (IMAGE, SOUND):
@@ -109,11 +120,9 @@ def unrecognized(path: Path, flag: str) -> SourceError:
     return SourceError(problem, "compressed" if packed else "unrecognized", path, hint=hint)
 
 
-def _packed_by(path: Path) -> tuple[str, str] | None:
+def _packed_by(path: Path, head: bytes) -> tuple[str, str] | None:
     """Return problem and hint for a file that is packed; None for any other."""
     name = shlex.quote(path.name)
-    with open(regular(path), "rb") as file:
-        head = file.read(8)
     for magic, (program, command) in PACKED.items():
         if head.startswith(magic):
             return f"it is packed by {program}", f"unpack it: {command} {name}"

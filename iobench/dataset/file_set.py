@@ -32,6 +32,7 @@ from iobench.formats.folders import (
     DESCRIBING,
     PACKED,
     entries_of,
+    file_of,
     files_below,
     has_suffix,
     is_class_folder,
@@ -285,11 +286,6 @@ def _readers(known: Sequence[Format], files: Sequence[Path]) -> list[str]:
             for suffix, forms in of_data.items()
         )
     ]
-
-
-def file_of(path: Path) -> Path:
-    """Return the file of a group, `FILE/GROUP`; the path itself if it is none."""
-    return path if path.exists() else next((one for one in path.parents if one.is_file()), path)
 
 
 def tables_in(path: Path) -> tuple[str | None, list[Path]]:

@@ -32,7 +32,9 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
+    gathered,
     offsets_of,
+    shares,
     split_selection,
 )
 from iobench.formats.array_schema import with_selection
@@ -267,22 +269,13 @@ class PartsReader(Reader):
         """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
         if not self.schema.ragged:
             return super().batch(rows)
-        checked, count = self._checked(rows)
-        if not count:
-            self._schemas()  # ValueError if it is closed
-            return self.schema.empty(0)
-        parts, positions = [], []
-        for number, local, at in self._shares(checked):
+        checked, _ = self._checked(rows)
+        parts, slots = [self.schema.empty(0)], list[Any]()
+        for number, local, at in shares(self._starts(), checked):
             with self._open.use(number) as reader:
                 parts.append(reader.batch(local))
-            positions.append(at)
-        batch = {
-            field.name: formats.joined([part[field.name] for part in parts]) for field in self.schema.fields
-        }
-        if isinstance(checked, slice):
-            return batch
-        order = np.argsort(np.concatenate(positions))
-        return {name: array[order] for name, array in batch.items()}
+            slots.append(at)
+        return gathered(parts, slots)
 
     def sample(self, row: int, convert: formats.Convert = formats.identity) -> dict[str, Any]:
         """Return one sample, as the reader of its part does."""
@@ -350,32 +343,13 @@ class PartsReader(Reader):
             lengths[field.name] = np.array([one.totals.get(field.name, 0) for one in schemas])
         yield lengths
 
-    def _shares(self, rows: Rows) -> Iterator[tuple[int, Rows, Any]]:
-        """Yield the number of each part, the rows of it, and their positions among all of `rows`."""
-        starts = self._starts()
-        if isinstance(rows, slice):
-            first, last = np.searchsorted(starts, (rows.start, rows.stop - 1), side="right") - 1
-            for number in range(int(first), int(last) + 1):
-                low, high = (int(edge) for edge in starts[number : number + 2])
-                low, high = max(low, rows.start), min(high, rows.stop)
-                begin = int(starts[number])
-                if low < high:
-                    at = slice(low - rows.start, high - rows.start)
-                    yield number, slice(low - begin, high - begin), at
-            return
-        numbers = np.searchsorted(starts, rows, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        found, edges = np.unique(numbers[order], return_index=True)
-        for number, places in zip(found.tolist(), np.split(order, edges[1:]), strict=True):
-            yield number, rows[places] - starts[number], places
-
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        for number, local, at in self._shares(slice(start, stop)):
+        for number, local, at in shares(self._starts(), slice(start, stop)):
             with self._open.use(number) as reader:
                 reader.read(local, {name: array[at] for name, array in out.items()})
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        for number, local, at in self._shares(rows):
+        for number, local, at in shares(self._starts(), rows):
             some = {name: np.empty((len(at), *array.shape[1:]), array.dtype) for name, array in out.items()}
             with self._open.use(number) as reader:
                 reader.read(local, some)

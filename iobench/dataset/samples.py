@@ -19,7 +19,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.dataset.file_set import ArrayShapes, data_files, file_of, load, shapes_in, texts_in
+from iobench.dataset.file_set import ArrayShapes, data_files, load, shapes_in, texts_in
 from iobench.formats import (
     Array,
     Batch,
@@ -32,7 +32,7 @@ from iobench.formats import (
     folders,
     unclosed,
 )
-from iobench.formats.folders import ARRAYS, ClassFolder, entries_of, has_suffix, is_class_folder
+from iobench.formats.folders import ARRAYS, ClassFolder, entries_of, file_of, has_suffix, is_class_folder
 
 LABEL = "label"
 FOLDER_FILES = 1000  # per folder that is written

@@ -55,10 +55,12 @@ from iobench.formats.reader import (
     Rows,
     TimingWrapper,
     build_now,
+    gathered,
     identity,
     index_of,
     only_sample,
     read_only,
+    shares,
     unclosed,
 )
 from iobench.formats.schema import (

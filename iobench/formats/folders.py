@@ -41,6 +41,8 @@ ROLES = re.compile(  # words that name what a file is to another one of the same
 )
 MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
 MOST_NAMED = 9
+MOST_ROLES = 4  # folders whose files of one name may be one sample
+MOVE = "move it out of the folder"
 LABELLED = "put files into one subfolder per label, or name them like cat.1.jpg and dog.1.jpg"
 
 
@@ -53,6 +55,11 @@ def entries_of(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
     """Return the entries of a folder sorted by name, without hidden ones."""
     with os.scandir(folder) as scan:
         return sorted((one for one in scan if not is_hidden(one.name)), key=lambda one: one.name)
+
+
+def file_of(path: Path) -> Path:
+    """Return the file of a group, `FILE/GROUP`; the path itself if it is none."""
+    return path if path.exists() else next((one for one in path.parents if one.is_file()), path)
 
 
 def files_below(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
@@ -197,13 +204,30 @@ class ClassFolder:
             return [Finding("named-labels", message, hint, {"labels": len(self.classes)})]
         inner = {file.parent for file in self.files if file.parent.parent != self.path}
         if not inner:
-            return []
+            return self._same_names()
         message = (
             f"the {counted(len(self.classes), 'label')} are the folders in {self.path.name}; "
             f"{counted(len(inner), 'folder')} inside them take the label of the outer one"
         )
         hint = f"if inner folders are the labels, name the outer one, such as {self.path / self.classes[0]}"
         return [Finding("inner-folders", message, hint, {"labels": len(self.classes), "inner": len(inner)})]
+
+    def _same_names(self) -> list[Finding]:
+        """Return a note if each folder has files of the same names, as images and their masks have."""
+        used, counts = np.unique(self.labels, return_counts=True)
+        if not 1 < len(used) <= MOST_ROLES or np.ptp(counts):
+            return []
+        stems = [file.stem for file in self.files]
+        if len({frozenset(stems[low : low + counts[0]]) for low in range(0, len(stems), counts[0])}) > 1:
+            return []
+        names = [self.classes[label] for label in used]
+        message = f"{enumerated(names)} have files of the same names: taken as {counted(len(names), 'label')}"
+        load = "numpy.load(f)"
+        if has_suffix(self.files[0].name, IMAGES):
+            load = "numpy.asarray(PIL.Image.open(f))"
+        code = f"numpy.stack([{load} for f in sorted(pathlib.Path(d).iterdir())]) for d in {names}"
+        hint = f'if those of one name are a sample, save fields: numpy.savez("fields.npz", **{{d: {code}}})'
+        return [Finding("same-names", message, hint, {"labels": len(names), "files": len(stems)})]
 
 
 def not_read(path: Path, read: Iterable[Path], reader: str) -> list[Finding]:

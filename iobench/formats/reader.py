@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats.placement import Blocks, Placement
-from iobench.formats.ragged import Ragged
+from iobench.formats.ragged import Ragged, joined
 from iobench.formats.schema import Array, Batch, Schema
 
 T = TypeVar("T")
@@ -71,6 +71,35 @@ def only_sample(array: Any) -> Array:
 def index_of(rows: Rows) -> npt.NDArray[np.int64]:
     """Return rows as int64 indices."""
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+
+def shares(first: npt.NDArray[np.int64], rows: Rows) -> Iterator[tuple[int, Rows, Any]]:
+    """Yield each part that holds some rows: its number, these rows counted from its first, and their slots.
+
+    `first` is the first row of each part, and then the number of all rows.
+    """
+    if isinstance(rows, slice):
+        low, number = rows.start, int(np.searchsorted(first, rows.start, side="right")) - 1
+        while low < rows.stop:
+            start, stop = int(first[number]), int(first[number + 1])
+            if (high := min(stop, rows.stop)) > low:
+                yield number, slice(low - start, high - start), slice(low - rows.start, high - rows.start)
+            low, number = stop, number + 1
+        return
+    numbers = np.searchsorted(first, rows, side="right") - 1
+    order = np.argsort(numbers, kind="stable")
+    found, edges = np.unique(numbers[order], return_index=True)
+    for number, slots in zip(found.tolist(), np.split(order, edges[1:]), strict=False):  # no rows: one part
+        yield number, rows[slots] - first[number], slots
+
+
+def gathered(parts: Sequence[Batch], slots: Sequence[Any]) -> Batch:
+    """Return the batch of several, with the rows of each in its slots as of `shares`."""
+    batch = {name: joined([part[name] for part in parts]) for name in parts[0]}
+    if not slots or isinstance(slots[0], slice):
+        return batch
+    order = np.argsort(np.concatenate(slots))
+    return {name: array[order] for name, array in batch.items()}
 
 
 class Reader(ABC):

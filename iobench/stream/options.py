@@ -61,6 +61,9 @@ class StreamOptions(ReadOptions):
         without `transform`, is a view of the files where its rows lie one after the other. What you write
         into it stays in it. If a file is cut short while you hold it, what was lost becomes zeros, and the
         next batch raises the error.
+    nested : bool
+        Yield TensorDicts, nested as the data that were added are by their own names: ``batch["obs", "img"]``
+        for the field ``obs_img`` of ``obs/img``. By default a batch is a flat dict.
     threads : int, optional
         Number of reading threads; by default chosen by format, processors and state of the page cache. If
         the rows are in memory, the consumer's thread is one of them while it waits.
@@ -86,6 +89,7 @@ class StreamOptions(ReadOptions):
     block_bytes: int = BLOCK_BYTES
     window_bytes: int = WINDOW_BYTES
     copy: bool = False
+    nested: bool = False
     object_cache: int | None = None
     data_dir: str | Path = Path("data")
 

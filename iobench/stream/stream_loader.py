@@ -17,7 +17,7 @@ from iobench.base.options import check_setting
 from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.opener import Opener
 from iobench.dataset.remote_dataset import dataset_at
-from iobench.formats import Rows
+from iobench.formats import Ragged, Rows
 from iobench.host.device import pick_device
 from iobench.host.rank_info import ProcessRank, given_rank, has_process_group, process_rank
 from iobench.loading.batching import Batching
@@ -142,7 +142,7 @@ class StreamLoader:
             try:
                 for batch in running:
                     self._consumed += 1
-                    yield batch
+                    yield self._shaped(batch)
                     if self._consumed % CHECK_EVERY == 1 and has_process_group() != grouped:
                         self._unchanged()
                 self._unchanged()
@@ -288,3 +288,13 @@ class StreamLoader:
             "drop_last": order.drop_last,
             **(blocks if order.kind == "block" else {}),
         }
+
+    def _shaped(self, batch: Tensors) -> Any:
+        """Return the batch as it is, or nested by the names that its fields have outside."""
+        if not self._options.nested:
+            return batch
+        from tensordict import TensorDict
+
+        names, size = self._manifest.source.get("renamed", {}), len(next(iter(batch.values())))
+        tensors = {n: one.nested() if isinstance(one, Ragged) else one for n, one in batch.items()}
+        return TensorDict({names.get(n, n): one for n, one in tensors.items()}, [size]).unflatten_keys("/")

@@ -62,7 +62,7 @@ def test_some_of_the_tensors_can_be_selected(tmp_path):
 def test_a_tensor_of_other_bytes_than_its_shape_is_damaged(tmp_path, shape):
     file = tmp_path / "theirs.safetensors"
     write_header(file, {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}, bytes(4))
-    with pytest.raises(CorruptArtifact, match="4 bytes", check=kind("corrupt-artifact", path=file)):
+    with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact", path=file)):
         formats.get("safetensors").infer_schema(file)
 
 

@@ -1,6 +1,7 @@
 """Format memmap reads what TensorDict saved: nested, stacked, jagged, consolidated, or a raw file."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from kinds import kind
 from tensordict import LazyStackedTensorDict, MemoryMappedTensor, NonTensorStack, TensorDict, tensorclass
 
-from iobench import add, formats
+from iobench import StreamLoader, StreamOptions, add, formats
 from iobench.base.errors import CorruptArtifact
 from iobench.dataset.sources import open_source
 from iobench.formats import VARIES, Field, Ragged
@@ -94,6 +95,22 @@ def test_nested_tensordicts(save, tmp_path):
     np.testing.assert_array_equal(whole["obs_img"], IMG)
     np.testing.assert_array_equal(whole["obs_a_vec"], X)
     np.testing.assert_array_equal(whole["action"], ACTION)
+
+
+@pytest.mark.parametrize("save", [folder, file])
+def test_batches_of_nested_tensordicts_are_nested_where_that_is_asked_for(save, tmp_path):
+    path, made = save(nested(), tmp_path), nested()
+    manifest, row = add(path, data_dir=tmp_path / "data")
+    options = {"format": row.variant, "batch_size": 8}
+    with closing(StreamLoader(manifest.root, options=StreamOptions(nested=True), **options)) as loader:
+        batches = list(loader)
+    assert [batch.batch_size[0] for batch in batches] == [8, 8, 4]
+    whole = torch.cat(batches)
+    assert {*whole.keys()} == {"obs", "action"}
+    assert (whole["obs", "img"] == made["obs", "img"]).all()
+    assert (whole["action"] == made["action"]).all()
+    with closing(StreamLoader(manifest.root, **options)) as loader:
+        assert {*next(iter(loader))} == {"obs_img", "obs_a_vec", "action"}
 
 
 OLDER = pytest.mark.skipif(tensordict.__version__ < "0.15", reason="it cannot consolidate what has no tensor")

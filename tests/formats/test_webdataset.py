@@ -232,6 +232,16 @@ def test_a_file_that_some_samples_lack_is_left_out_by_the_option_of_the_hint(tmp
         WEBDATASET.infer_schema(path, [x, CLS])
 
 
+@pytest.mark.parametrize(("folders", "count"), [(["cat", "dog"], 2), (["all", "all"], None)])
+def test_folders_in_an_archive_are_said_to_be_no_labels(tmp_path, folders, count):
+    names = [f"{folder}/{number}.X.npy" for number, folder in enumerate(folders)]
+    path = pack(tmp_path / "a.tar", dict.fromkeys(names, npy(np.zeros(3))))
+    notes = WEBDATASET.notes(path, WEBDATASET.infer_schema(path))
+    assert [(note.kind, note.values) for note in notes] == (
+        [("folders-in-archive", {"folders": count})] if count else []
+    )
+
+
 def pictures(kind, sizes=((5, 4),), mode="RGB", rows=4):
     """Return image files with labels, and the pixels that Pillow decodes from them."""
     image = pytest.importorskip("PIL.Image")

@@ -222,7 +222,8 @@ class Beton(RecordSource):
                 self._compare(field, own)
                 columns[field.name] = Column(records.offset + within)
                 continue
-            pointer = metadata if metadata.dtype.names is None else metadata[self._pointer(metadata)]
+            named = metadata.dtype.names
+            pointer = metadata if named is None else metadata["ptr" if "ptr" in named else "data_ptr"]
             begin, size = pointer.astype(np.int64), self._bytes_of(field, own, metadata, pointer)
             wrong = np.flatnonzero((begin < 0) | (size < 0) | (begin > len(self.maps[0]) - size))
             if wrong.size:
@@ -260,9 +261,6 @@ class Beton(RecordSource):
 
     def _is_image(self, own: str) -> bool:
         return type(self._reader.handlers[own]).__name__ == "RGBImageField"
-
-    def _pointer(self, metadata: Any) -> str:
-        return "ptr" if "ptr" in metadata.dtype.names else "data_ptr"
 
     def _bytes_of(self, field: Field, own: str, metadata: Any, pointer: Array) -> Index:
         """Return the bytes of each sample's array; those of images are in the table, as FFCV finds them."""

@@ -35,7 +35,7 @@ from iobench.contrib.formats.shared.sample_files import (
 )
 from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages, extents_of, length_of
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema, own_extents, with_extents
-from iobench.formats.folders import IMAGES, ClassFolder, has_suffix, is_class_folder
+from iobench.formats.folders import IMAGES, MOVE, ClassFolder, has_suffix, is_class_folder
 from iobench.formats.npy import Npy
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
@@ -211,7 +211,7 @@ class Images(ScaledImages, Detectable):
         except CorruptArtifact as error:
             if error.kind == "unsupported-image" or not has_suffix(error.path or "", WHOLE):
                 raise error.changed(hint=f"convert it first, or {SCALED}") from error
-            raise error.changed(hint=error.hint or "move it out of the folder") from error
+            raise error.changed(hint=error.hint or MOVE) from error
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
             raise unequal_samples(

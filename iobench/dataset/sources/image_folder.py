@@ -25,7 +25,7 @@ from iobench.dataset.sources.source import (
     open_regular,
 )
 from iobench.formats import Array, Batch, Field, Schema, check_sample, with_extents, with_own_extents
-from iobench.formats.folders import IMAGES, JPEG, ClassFolder, has_suffix, not_read
+from iobench.formats.folders import IMAGES, JPEG, MOVE, ClassFolder, has_suffix, not_read
 from iobench.formats.image_decoding import (
     DCT_SCALE,
     ImageDecoder,
@@ -36,7 +36,7 @@ from iobench.formats.image_decoding import (
 
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
-SKIP = "move it out of the folder, or give --on-error skip, which leaves out such images"
+SKIP = f"{MOVE}, or give --on-error skip, which leaves out such images"
 MOVED = "move them out of the folder to read the others where they lie"
 AT_ONCE = 1024  # files that are passed to the threads at a time
 

@@ -29,7 +29,7 @@ from iobench.formats.array_schema import (
     selected_schema,
     split_selection,
 )
-from iobench.formats.folders import parts_not_read
+from iobench.formats.folders import file_of, parts_not_read
 from iobench.formats.format import Detectable
 from iobench.formats.hdf5.datasets import (
     DAMAGE,
@@ -42,6 +42,7 @@ from iobench.formats.hdf5.datasets import (
     is_virtual,
     open_file,
     own_object,
+    raw_parts,
     sources_of,
     without_samples,
 )
@@ -156,7 +157,7 @@ class Hdf5(ArrayFormat, Detectable):
         return schema
 
     def others(self, path: Path) -> Sequence[Path]:
-        """Return the files that links lead to, and the sources of virtual datasets."""
+        """Return the files that links lead to, the sources of virtual datasets, and raw files."""
         path, chosen = split_selection(path)
         file, datasets = _inspected(path)
         used = [datasets[name] for name in select_arrays(file, datasets, chosen)]
@@ -250,11 +251,6 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
             return file, described(group if below else opened, file)
         every = described(opened, file)  # a link leads to the group
     return file, {n.removeprefix(f"{below}/"): one for n, one in every.items() if n.startswith(f"{below}/")}
-
-
-def file_of(path: Path) -> Path:
-    """Return the file of `FILE/GROUP`, or the path itself."""
-    return next((one for one in path.parents if one.is_file()), path)
 
 
 def _described(path: Path, schema: Schema) -> tuple[Path, dict[str, Described]]:
@@ -398,6 +394,10 @@ def placed(dataset: h5py.Dataset | Member) -> Placement | None:
     if not _stored_alike(dataset):
         return None
     path, width = Path(dataset.file.filename), sample_bytes(dataset)
+    if raw := raw_parts(dataset, path):
+        lengths = np.array([size // width for _, _, size in raw])
+        whole = int(lengths.sum()) == len(dataset)  # no sample is in two files
+        return end_to_end([Strided((file,), at, width) for file, at, _ in raw], lengths) if whole else None
     offset = dataset.id.get_offset()
     if offset is not None:
         return Strided((path,), int(offset), width)

@@ -3,9 +3,9 @@
 The library trusts what it reads, so a damaged file can end the process. Files from an unknown source are
 therefore inspected in a separate process.
 
-Data may be in other files, by links and as sources of virtual datasets. These have to lie beside the file or
-below its folder. The library reads what a virtual dataset does not find as its fill value, so all of its
-sources are checked.
+Data may be in other files, by links, as sources of virtual datasets, and as raw bytes. These have to lie
+beside the file or below its folder. The library reads what a virtual dataset does not find as its fill value,
+and what a raw file lacks as zeros, so all of these are checked.
 """
 
 from __future__ import annotations
@@ -83,12 +83,21 @@ def other_file(origin: Path, name: str) -> Path:
 
 
 def own_object(file: h5py.File, key: str) -> Any:
-    """Return a dataset or group that is in the file and no link leads to; None if there is none."""
+    """Return a dataset or group that is in the file and no link leads to; None if there is none.
+
+    The names of raw files are those from the file's folder, not the current one.
+    """
     parts = key.strip("/").split("/")
     for count in range(1, len(parts) + 1):
         if not isinstance(file.get("/".join(parts[:count]), getlink=True), h5py.HardLink):
             return None
-    return file[key]
+    found = file[key]
+    if not isinstance(found, h5py.Dataset) or not found.id.get_create_plist().get_external_count():
+        return found
+    del found  # an open dataset keeps its prefix
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_efile_prefix(b"${ORIGIN}")
+    return h5py.Dataset(h5py.h5d.open(file.id, key.encode("utf-8", "surrogateescape"), access))
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,31 @@ class VirtualSource:
 def is_virtual(dataset: h5py.Dataset) -> bool:
     """Return whether a dataset is composed of others."""
     return bool(dataset.id.get_create_plist().get_layout() == h5py.h5d.VIRTUAL)
+
+
+def raw_parts(dataset: h5py.Dataset, path: Path) -> list[tuple[Path, int, int]]:
+    """Return the parts of a dataset of the file `path` in raw files, end to end: file, offset and bytes.
+
+    Raises a refusal unless they hold all of it.
+    """
+    properties, parts = dataset.id.get_create_plist(), list[tuple[Path, int, int]]()
+    left = math.prod(dataset.shape or ()) * dataset.dtype.itemsize
+    for number in range(properties.get_external_count()):
+        _refuse_moved("HDF5_EXTFILE_PREFIX")
+        name, offset, size = properties.get_external(number)
+        file = other_file(path, name.decode("utf-8", "surrogateescape"))
+        held = min(size, left, max(0, regular(file).stat().st_size - offset))
+        parts, left = [*parts, (file, offset, held)], left - held
+        if held < size and left:
+            found = f"{offset + held:,} bytes"
+            raise CorruptArtifact(f"{file.name} is truncated", "not-stored", found=found)
+    return parts
+
+
+def _refuse_moved(variable: str) -> None:
+    if os.environ.get(variable):
+        hint = "unset it, and keep the sources beside the file"
+        raise CorruptArtifact(f"{variable} moves its sources", "external-data", hint=hint)
 
 
 def data_elsewhere(dataset: h5py.Dataset) -> str | None:
@@ -151,9 +185,7 @@ def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS
     """Return the files of a virtual dataset's sources; raises a refusal unless they hold all of it."""
     if not levels:
         raise CorruptArtifact("its sources are virtual datasets of such", "external-data", hint=COPY)
-    if os.environ.get("HDF5_VDS_PREFIX"):
-        hint = "unset it, and keep the sources beside the file"
-        raise CorruptArtifact("HDF5_VDS_PREFIX moves its sources", "external-data", hint=hint)
+    _refuse_moved("HDF5_VDS_PREFIX")
     files, covered = set[Path](), h5py.h5s.create_simple(dataset.shape)
     covered.select_none()
     for source in sources_of(dataset, path):
@@ -165,6 +197,9 @@ def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS
             files.add(source.file)
             if is_virtual(stored):
                 files |= files_of_virtual(stored, source.file, levels - 1)
+            elif other := data_elsewhere(stored):
+                problem = "the data of a source of it are in raw files"
+                raise CorruptArtifact(problem, "external-data", found=other, hint=COPY)
             else:
                 check_stored(stored)
         covered.select_hyperslab(*source.target, op=h5py.h5s.SELECT_OR)
@@ -197,7 +232,7 @@ class Described:
     chunk_bytes: int = 0
     packed: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)  # those of ATTRIBUTES
-    sources: frozenset[Path] = frozenset()  # files with the sources of a virtual dataset
+    sources: frozenset[Path] = frozenset()  # raw files, or files with the sources of a virtual dataset
 
     @property
     def typed(self) -> ShapeAndDtype | CorruptArtifact:
@@ -310,6 +345,8 @@ def _dataset(group: h5py.Group, name: str, whole: Described) -> dict[str, Descri
         if is_virtual(dataset):
             whole = replace(whole, sources=frozenset(files_of_virtual(dataset, whole.file)))
         else:
+            raw = (file for file, _, _ in raw_parts(dataset, whole.file))
+            whole = replace(whole, sources=frozenset(raw))
             check_stored(dataset)
     except CorruptArtifact as error:
         return {name: replace(whole, refused=error)}
@@ -383,11 +420,8 @@ def attribute_notes(attributes: Mapping[str, Mapping[str, Any]]) -> list[Finding
 
 
 def check_stored(dataset: h5py.Dataset) -> None:
-    """Raise the refusal of data in a raw file, incomplete, in chunks too large, or that need a plug-in."""
+    """Raise the refusal of data that are incomplete, in chunks too large, or that need a plug-in."""
     properties = dataset.id.get_create_plist()
-    if target := data_elsewhere(dataset):
-        problem = "its data are in another file"
-        raise CorruptArtifact(problem, "external-data", found=target, hint=COPY)
     if dataset.shape is None or 0 in dataset.shape:
         return
     for number in range(properties.get_nfilters()):

@@ -496,7 +496,14 @@ class RaggedLmdbReader(LmdbReader):
             values = map(txn.get, map(self._key, numbers))
             decoded = self._timed(self._all_decoded)(numbers, list(values))
             parts = [self._parts(value) for value in decoded]
-            return {f.name: _joined(f, count, [part[f.name] for part in parts]) for f in self.schema.fields}
+            batch: dict[str, Any] = {}
+            for f in self.schema.fields:
+                samples = [part[f.name] for part in parts]
+                if f.is_ragged:
+                    batch[f.name] = Ragged.of(samples, f.inner, f.dtype)
+                else:
+                    batch[f.name] = np.array(samples, f.dtype).reshape(count, *f.shape)
+            return batch
 
     def placement(self) -> dict[str, Placement]:
         """Return the locations in raw values: of the fixed fields, and of a single ragged one."""
@@ -553,14 +560,3 @@ class RaggedLmdbReader(LmdbReader):
             parts[field.name] = flat.reshape(count, *field.inner)
             begin += count * field.sample_bytes
         return {field.name: parts[field.name] for field in self.schema.fields}
-
-
-def _joined(field: Field, count: int, samples: Iterable[Array]) -> Any:
-    """Return the samples of a field as one array, or as a ragged one."""
-    arrays = list(samples)
-    if not field.is_ragged:
-        whole = np.empty((count, *field.shape), field.dtype)
-        for slot, array in enumerate(arrays):
-            whole[slot] = array
-        return whole
-    return Ragged.of(arrays, field.inner, field.dtype)

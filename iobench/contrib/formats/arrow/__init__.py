@@ -49,7 +49,7 @@ class Arrow(TableFormat, Checkable):
         columns = arrow_schema(schema)
         rows = schema.batch_rows(self.batch_bytes)
         with pa.OSFile(str(path / DATA_FILE), "wb") as sink, pa.ipc.new_file(sink, columns) as writer:
-            for slab in slabs(schema, batches, rows):
+            for slab in slabs(batches, rows):
                 writer.write_batch(record_batch(columns, slab))
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ArrowReader:

@@ -128,7 +128,7 @@ class ArrowReader(ChunkedReader):
         first = np.cumsum([0, *(batch.num_rows for _, batch in batches)], dtype=np.int64)
         if first[-1] != schema.samples:
             raise corrupt(files[0], f"{schema.samples} samples", int(first[-1]))
-        super().__init__(schema, first[:-1])
+        super().__init__(schema, first)
         self._files, self._numbers = tuple(files), np.array([number for number, _ in batches], np.int64)
         self._names = _names(opened, schema)
         self._chunks: dict[str, list[Any]] | None = {f.name: [] for f in schema.fields}
@@ -173,7 +173,7 @@ class ArrowReader(ChunkedReader):
         return {
             name: Chunked(
                 self._files,
-                self._first,
+                self._first[:-1],
                 self._numbers,
                 np.array(offsets, np.int64),
                 self.schema.field(name).sample_bytes,

@@ -53,7 +53,7 @@ class Parquet(TableFormat):
         short = [f.name + ".list.element" * len(f.merged_shape) for f in schema.fields if f.dtype in BYTES]
         options = {"compression": self.codec or "none", "use_dictionary": short or False}
         with pq.ParquetWriter(path / DATA_FILE, columns, **options) as writer:
-            for slab in slabs(schema, batches, rows):
+            for slab in slabs(batches, rows):
                 writer.write_batch(record_batch(columns, slab), row_group_size=rows)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ParquetReader:

@@ -84,7 +84,7 @@ class ParquetReader(ChunkedReader):
                     first.append(first[-1] + rows)
         if first[-1] != schema.samples:
             raise corrupt(files[0], f"{schema.samples} samples", first[-1])
-        super().__init__(schema, np.array(first[:-1], np.int64))
+        super().__init__(schema, np.array(first, np.int64))
         self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
         self._cache: dict[int, dict[str, Any]] = {}  # least recently used first
         self._lock = threading.Lock()  # a ParquetFile is not thread-safe
@@ -113,8 +113,7 @@ class ParquetReader(ChunkedReader):
         number, group = self._groups[chunk]
         parquet = unclosed(self._parquets)[number]
         names = self._names[number]
-        ends = [*self._first[1:].tolist(), len(self)]
-        rows = ends[chunk] - int(self._first[chunk])
+        rows = int(np.diff(self._first)[chunk])
         with expecting(self._files[number], f"row group {group}", DAMAGE):
             table = parquet.read_row_group(group, list(dict.fromkeys(names.values())))
             batch = arrays(self._files[number], self.schema, table, names)

@@ -39,7 +39,6 @@ from iobench.formats import (
     joined,
     offsets_of,
     own_extents,
-    raw_bytes,
     select_arrays,
     unstorable_columns,
     with_extents,
@@ -191,15 +190,9 @@ def _column(kind: pa.DataType, array: Any) -> pa.Array:
         values = _column(kind.value_type, array.values)
         return pa.LargeListArray.from_arrays(pa.array(array.offsets), values, type=kind)
     if not pa.types.is_fixed_size_list(kind):
-        return _leaf(kind, array.reshape(-1))
+        return pa.array(array.reshape(-1), kind)
     inner = array.reshape(-1, *array.shape[2:])
     return pa.FixedSizeListArray.from_arrays(_column(kind.value_type, inner), type=kind)
-
-
-def _leaf(kind: pa.DataType, flat: Array) -> pa.Array:
-    if pa.types.is_boolean(kind):
-        return pa.array(flat)
-    return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(raw_bytes(flat))])
 
 
 def sample_shape(
@@ -268,13 +261,9 @@ def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
     A type does not state the length of variable lists, so any length is accepted for them.
     """
     expected = f"{field.name}: {field.dtype} {field.shape}"
+    sizes, value = list_sizes(kind)
     if isinstance(kind, pa.FixedShapeTensorType):
         sizes, value = [*kind.shape], kind.value_type
-    else:
-        sizes, value = [], plain_type(kind)
-        while not is_leaf(value):
-            sizes.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
-            value = value.value_type
     if holds_extents(field, kind):
         return
     if NAMES.get(value) != field.dtype or not (_fit(sizes, field.merged_shape) or _fit(sizes, field.shape)):
@@ -294,7 +283,16 @@ def holds_extents(field: Field, kind: pa.DataType) -> bool:
 
 def _depth(kind: pa.DataType) -> int:
     """Return the number of lists in each other."""
-    return 0 if isinstance(kind, pa.BaseExtensionType) or is_leaf(kind) else 1 + _depth(kind.value_type)
+    return 0 if isinstance(kind, pa.BaseExtensionType) else len(list_sizes(kind)[0])
+
+
+def list_sizes(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
+    """Return the size of each of the lists in each other, None if it varies, and the type of the values."""
+    sizes, kind = list[int | None](), plain_type(kind)
+    while not is_leaf(kind):
+        sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    return sizes, kind
 
 
 def columns_of(path: Path, schema: Schema, available: Iterable[str]) -> dict[str, str]:
@@ -333,8 +331,7 @@ def _size(path: Path, name: str, column: pa.Array, may_vary: bool) -> int:
     """Return the common length of all lists in a column, or VARIES if they may differ and do."""
     if pa.types.is_fixed_size_list(column.type):
         return int(column.type.list_size)
-    offsets = column.offsets.to_numpy(zero_copy_only=True)
-    lengths = offsets[1:] - offsets[:-1]
+    lengths = list_lengths(path, name, column)
     if len(lengths) and lengths.min() != lengths.max():
         if may_vary:
             return VARIES
@@ -354,17 +351,10 @@ def selected_columns(
     if requested:
         return [name for field, name in names.items() if field in requested]
     taken = select_arrays(path, columns.names, chosen) if chosen else columns.names
-    refused = {one.name: one.type for one in columns if _element(one.type) not in NAMES}
+    refused = {one.name: one.type for one in columns if list_sizes(one.type)[1] not in NAMES}
     if wrong := {name: kind for name, kind in refused.items() if name in taken}:
         raise unstorable_columns(path, wrong, [name for name in columns.names if name not in refused])
     return list(taken)
-
-
-def _element(kind: pa.DataType) -> pa.DataType:
-    kind = plain_type(kind)
-    while not is_leaf(kind):
-        kind = kind.value_type
-    return kind
 
 
 def ragged_of(path: Path, field: Field, column: pa.Array) -> Ragged:

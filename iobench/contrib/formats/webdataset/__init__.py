@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
+from iobench.base.text import enumerated
 from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
-from iobench.contrib.formats.shared.mapped_files import Maps, runs
+from iobench.contrib.formats.shared.mapped_files import Maps
 from iobench.contrib.formats.shared.record_writer import ShardWriter, refuse_large, sample_bytes
 from iobench.contrib.formats.shared.records import (
     Column,
@@ -66,11 +67,12 @@ from iobench.formats import (
     with_extents,
 )
 from iobench.formats.folders import files_in, parts_not_read
-from iobench.formats.npy import LONGEST, header_of, read_plain_header
+from iobench.formats.npy import LONGEST, NpyHeader, header_of, read_plain_header
 
 NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
 IMAGES = {"png", "jpg", "jpeg"}
 OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
+NPY_HEAD = 10  # bytes of a .npy file before its header: magic, version, length
 DIGITS = 9  # of a sample's number, as in WebDataset's own examples
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -103,9 +105,14 @@ class WebDataset(ScaledImages, RecordFormat):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return the files that are not read, and how far other decoders' pixels are from Pillow's."""
         with closing(Maps(_shards(path))) as maps:
-            suffixes = suffixes_of(first_suffixes(maps), schema.fields)
+            own, folders = first_suffixes(maps)
+        suffixes = suffixes_of(own, schema.fields)
         left = set(suffixes.values()) - {suffixes.get(field.name) for field in schema.fields}
         notes = parts_not_read("file", {f".{suffix}" for suffix in left})
+        if len(folders) > 1:
+            message = f"the folders in the archive are not read as labels: {enumerated(sorted(folders))}"
+            hint = "to read them so, unpack it and name the folder"
+            notes.append(Finding("folders-in-archive", message, hint, {"folders": len(folders)}))
         return notes + pixels_of_others(self, path, schema)
 
     def size_bound(self, schema: Schema) -> int:
@@ -240,51 +247,30 @@ def _bytes_before(piece: TarPiece, field: Field, suffix: str) -> Index:
 
 
 def _headers_in(piece: TarPiece, field: Field, suffix: str) -> Index:
-    """Return the length of each sample's .npy header; parses only headers other than the usual ones."""
-    offset, size = piece.columns[suffix].offset, piece.columns[suffix].size
-    usual, which = _usual_headers(field, size)
-    lengths, width, stored = np.zeros(len(size), np.int64), usual.shape[1], piece.maps[int(piece.file[0])]
-    inside = np.flatnonzero(offset + width <= len(stored))
-    for some, starts in runs(stored, offset[inside], width):
-        same = (starts == usual[which[inside[some]]]).all(1)
-        lengths[inside[some]] = np.where(same, width, 0)
-    for row in np.flatnonzero(lengths == 0).tolist():
-        path, what = piece.path(row), f"{field.name} of sample {piece.first + row}"
-        header = read_plain_header(bytes(piece.start(suffix, row, LONGEST)), what, path)
-        lengths[row] = header.offset
-        if not _holds(field, header.dtype.name, header.shape):
-            found = f"{header.dtype} {header.shape}"
-            raise unequal_samples(path, f"{what} has another shape or dtype", field.typed, found)
-        if header.data_bytes != size[row] - header.offset:
-            raise corrupt(path, f"{header.data_bytes:,} bytes of {what}", f"{size[row] - header.offset:,}")
+    """Return the length of each sample's .npy header; parses each one that differs from those before it."""
+    size, known = piece.columns[suffix].size, dict[bytes, NpyHeader]()
+    lengths, held = np.empty(len(size), np.int64), np.empty(len(size), np.int64)
+    for row in range(len(size)):
+        start = piece.start(suffix, row, LONGEST)
+        text = bytes(start[: NPY_HEAD + int.from_bytes(start[NPY_HEAD - 2 : NPY_HEAD], "little")])
+        if (header := known.get(text)) is None:
+            path, what = piece.path(row), f"{field.name} of sample {piece.first + row}"
+            header = known[text] = read_plain_header(bytes(start), what, path)
+            if not _holds(field, header.dtype.name, header.shape):
+                found = f"{header.dtype} {header.shape}"
+                raise unequal_samples(path, f"{what} has another shape or dtype", field.typed, found)
+        lengths[row], held[row] = header.offset, header.data_bytes
+    if (wrong := np.flatnonzero(held != size - lengths)).size:
+        row = int(wrong[0])
+        expected = f"{held[row]:,} bytes of {field.name} of sample {piece.first + row}"
+        raise corrupt(piece.path(row), expected, f"{size[row] - lengths[row]:,}")
     return lengths
-
-
-def _usual_headers(field: Field, size: Index) -> tuple[Array, Index]:
-    """Return the .npy headers that NumPy writes, uint8 (headers, bytes), and the number of each file's.
-
-    A ragged field has one for each different size of its files.
-    """
-    if not field.is_ragged:
-        return np.frombuffer(header_of(field), np.uint8)[None], np.zeros(len(size), np.int64)
-    row = replace(field, shape=field.inner)
-    different, which = np.unique(size, return_inverse=True)
-    width = len(header_of(row, 0))
-    lengths = np.maximum(0, different - width) // field.sample_bytes
-    headers = [header_of(row, length) for length in lengths.tolist()]
-    known = b"".join(header if len(header) == width else bytes(width) for header in headers)
-    return np.frombuffer(known, np.uint8).reshape(-1, width), which
 
 
 def _holds(field: Field, dtype: str, shape: tuple[int, ...]) -> bool:
     """Return whether an array of this dtype and shape is a sample of a field."""
     same = shape[1:] == field.inner and len(shape) > 0 if field.is_ragged else shape == field.shape
     return same and dtype == field.dtype
-
-
-def _fits(field: Field, size: Any) -> Any:
-    """Return whether samples of a field have so many bytes."""
-    return size % field.sample_bytes == 0 if field.is_ragged else size == field.sample_bytes
 
 
 def _fields_of(piece: TarPiece, images: ScaledImages) -> tuple[Field, ...]:
@@ -361,7 +347,9 @@ def _check_fields(piece: TarPiece, fields: Sequence[Field], images: ScaledImages
             continue
         if stored is not None and not _holds(field, stored.dtype, stored.shape):
             expected, found, hint = field.typed, stored.typed, f"use {as_options([stored])}"
-        elif stored is None and not _fits(field, size):
+        elif stored is None and (
+            size % field.sample_bytes if field.is_ragged else size != field.sample_bytes
+        ):
             expected, found = f"{field.sample_bytes:,} bytes", f"{size:,} bytes"
             hint = "give the dtype and shape of all bytes of a file"
         else:

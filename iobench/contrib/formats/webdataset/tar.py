@@ -5,10 +5,12 @@ Supports POSIX.1-1988 (ustar) and POSIX.1-2001 (pax) headers and GNU's long name
 
 from __future__ import annotations
 
+import re
 import tarfile
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -19,6 +21,7 @@ from iobench.base.text import shortened
 from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.records import Records
 from iobench.formats import Array, Index
+from iobench.formats.folders import MOST_LOOKS
 
 BLOCK = tarfile.BLOCKSIZE
 HEADERS = 1 << 16  # whose checksums are verified together
@@ -237,16 +240,15 @@ def whole(maps: Maps) -> TarPiece:
     return replace(first, columns=columns, lacking=lacking, samples=samples)
 
 
-def first_suffixes(maps: Maps) -> set[str]:
-    """Return the suffixes of the first sample's files."""
-    suffixes, keys = set[str](), set[str]()
-    for member in members(maps[0], maps.files[0]):
+def first_suffixes(maps: Maps) -> tuple[set[str], set[str]]:
+    """Return the suffixes of the first sample's files, and the folders of the first members."""
+    suffixes, folders, first = set[str](), set[str](), None
+    for member in islice(members(maps[0], maps.files[0]), MOST_LOOKS):
         if named := _key_and_suffix(member.name):
-            keys.add(named[0])
-            if len(keys) > 1:
-                break
-            suffixes.add(named[1])
-    return suffixes
+            first = first or named[0]
+            suffixes |= {named[1]} if named[0] == first else set()
+            folders.add(named[0].rpartition("/")[0])
+    return suffixes, folders
 
 
 def _key_and_suffix(name: str) -> tuple[str, str] | None:
@@ -353,54 +355,41 @@ def _missing(maps: Maps, suffixes: Iterable[str]) -> CorruptArtifact:
     )
 
 
-@dataclass
 class TarHeaders:
-    """Template of headers for files whose names differ only in a number."""
+    """Template of headers for files whose names differ only in a number.
 
-    name: str  # name with `@` in place of each digit of the number
-    size: int  # bytes of each file; 0 if they differ
-    blocks: bytes = b""  # the headers as tarfile writes them, with zeros for the digits
-    _digits: list[int] = field(default_factory=list)
-    _sums: dict[int, int] = field(default_factory=dict)
+    `name` has `@` in place of each digit of the number; `size` are the bytes of each file, 0 if they differ.
+    `blocks` are the headers as tarfile writes them, with zeros for the digits.
+    """
 
-    def __post_init__(self) -> None:
-        info = tarfile.TarInfo(self.name)
-        info.size = self.size
+    def __init__(self, name: str, size: int) -> None:
+        info = tarfile.TarInfo(name)
+        info.size = size
         made = info.tobuf(tarfile.PAX_FORMAT)
-        run = DIGIT * self.name.count("@")
-        place = made.find(run)
-        while place >= 0:
-            self._digits.append(place)
-            place = made.find(run, place + 1)
-        self.blocks = made.replace(run, b"0" * len(run))
-        for place in self._digits:
-            block = place // BLOCK * BLOCK
-            if is_tar(self.blocks[block : block + BLOCK]):
-                content = bytearray(self.blocks[block : block + BLOCK])
-                content[CHECKSUM] = b" " * 8
-                self._sums[block] = sum(content)
+        self._width = name.count("@")
+        self._digits = [match.start() for match in re.finditer(f"@{{{self._width}}}".encode(), made)]
+        self._headers = [at for at in range(0, len(made), BLOCK) if is_tar(made[at : at + BLOCK])]
+        self.blocks = made.replace(DIGIT, b"0")
 
     def number(self, table: Array, begin: int, rows: Index, sizes: Index | None = None) -> None:
         """Write sample numbers into the headers at byte `begin` of each row of a table.
 
         Sizes that differ are written, too, each at most MOST_BYTES.
         """
-        width = self.name.count("@")
-        digits = (rows[:, None] // 10 ** np.arange(width - 1, -1, -1)) % 10
+        headers = table[:, begin : begin + len(self.blocks)]
         for place in self._digits:
-            table[:, begin + place : begin + place + width] = digits + ord("0")
-        last = len(self.blocks) - BLOCK
-        octal = _octal(np.zeros(1, np.int64) if sizes is None else sizes, SIZE.stop - SIZE.start)
+            headers[:, place : place + self._width] = _digits(rows, 10, self._width)
         if sizes is not None:
-            table[:, begin + last + SIZE.start : begin + last + SIZE.stop] = octal + ord("0")
-        for block, empty in self._sums.items():
-            sums = _octal(empty + digits.sum(1) + (octal.sum(1) if block == last else 0), 6)
-            table[:, begin + block + CHECKSUM.start : begin + block + CHECKSUM.start + 6] = sums + ord("0")
-            table[:, begin + block + CHECKSUM.start + 6] = 0
-            table[:, begin + block + CHECKSUM.start + 7] = ord(" ")
+            headers[:, len(self.blocks) - BLOCK :][:, SIZE] = _digits(sizes, 8, SIZE.stop - SIZE.start)
+        for at in self._headers:
+            block = headers[:, at : at + BLOCK]
+            block[:, CHECKSUM] = ord(" ")
+            sums = block.sum(1, np.int64)
+            block[:, CHECKSUM.start : CHECKSUM.start + 7] = 0
+            block[:, CHECKSUM.start : CHECKSUM.start + 6] = _digits(sums, 8, 6)
 
 
-def _octal(values: Index, width: int) -> Array:
-    """Return the last octal digits of each value, int64 (values, width)."""
-    digits: Array = values[:, None] // 8 ** np.arange(width - 1, -1, -1) % 8
+def _digits(values: Index, base: int, width: int) -> Array:
+    """Return the last digits of each value in ASCII, int64 (values, width)."""
+    digits: Array = values[:, None] // base ** np.arange(width - 1, -1, -1) % base + ord("0")
     return digits
