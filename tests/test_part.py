@@ -238,6 +238,14 @@ def test_a_whole_epoch_of_ones_own_loader_has_any_number_of_batches(delivered):
     assert not timer.short
 
 
+@pytest.mark.parametrize("batches", [3, 6, 40])
+def test_a_whole_epoch_of_ones_own_loader_ends_in_time_however_many_batches_it_has(batches):
+    loop = Loop(made=1, used=0, start=0, ahead=1)
+    timer = WindowTimer(Part.whole(1, 2), lambda: None, lambda: loop.now, 6.5 / 1e9)
+    assert consumed(timer, loop.batches(batches), own=True) == min(batches, 7)
+    assert timer.short == (batches == 40)
+
+
 @pytest.mark.parametrize(
     ("limit", "came", "rate"),
     [(100, 14, 1), (8.5, 9, 1), (1.5, 1, 1 / 6)],  # the loader's start counts only where the lead is late

@@ -125,10 +125,12 @@ class WindowTimer:
         """Yield the batches of a part and time its window.
 
         A loader with batches of its `own` is cut at the window's end; a whole epoch of it may have fewer or
-        more batches than the part. `delivered` returns the number of samples so far. It is called at the
-        window's ends alone, and a batch costs little more than in a whole epoch.
+        more batches than the part, and ends with its last one, or after the limit. `delivered` returns the
+        number of samples so far. It is called at the window's ends alone, and a batch costs little more than
+        in a whole epoch.
         """
-        clock, lead, end = self._clock, self.part.lead, self.part.end
+        clock, lead = self._clock, self.part.lead
+        end = math.inf if own and self.part.is_whole else self.part.end
         began, before, number = clock(), delivered(), 0
         late = began + self._limit_ns
         for number, batch in enumerate(batches, 1):
@@ -142,9 +144,9 @@ class WindowTimer:
                 continue
             self.ns += self._now() - began
             self.samples += delivered() - before
-            if self.short or (own and not self.part.is_whole):
+            if self.short or own:
                 break
-        if number < end and not self.short and not (own and self.part.is_whole):
+        if number < end < math.inf and not self.short:
             expected = f"at least {counted(self.part.end, 'batch', 'batches')}"
             problem, found = "the loader ended early", f"{number:,}"
             raise LoaderFailed(problem, kind="ended-early", expected=expected, found=found)
