@@ -476,6 +476,7 @@ def test_a_watched_loader_yields_the_very_same_objects_and_has_the_loader_s_attr
 def test_waits_and_steps_are_distinguished(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: round(now[0] * 1e9))
 
     def spend(seconds):
         now[0] += seconds

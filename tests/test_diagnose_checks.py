@@ -37,7 +37,7 @@ from iobench.advise.checks.remedies import KeptBatches, KeptSamples, PatchedData
 from iobench.advise.checks.sample_calls import calls_for, elements_touched, files_kept_open
 from iobench.advise.checks.watched_loader import ProcessMonitor, WatchedLoader
 from iobench.advise.diagnosis import diagnose
-from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.candidate import BASELINE, Candidate, compare_to_baseline
 from iobench.advise.settings.search_space import MAX_WORKERS
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
@@ -960,17 +960,18 @@ def candidate(name, kind="", rates=(), final_rates=(), **more):
 
 
 def test_candidates_with_too_few_rounds_are_undecided():
-    base = candidate(BASELINE, rates={1: 10.0})
-    few = {1: 300.0, 2: 310.0}
+    base = candidate(BASELINE, rates={1: 10.0}, final_rates={1: 10.0, 2: 10.1, 3: 9.9})
+    scattered, clear = {1: 9.0, 2: 14.0}, {1: 300.0, 2: 310.0, 3: 305.0}
     for one, expected in (
         (candidate("one thread", "threads"), True),
-        (candidate("one thread", "threads", rates={1: 300.0}, final_rates=few), True),
-        (candidate("one thread", "threads", rates={1: 300.0}, final_rates={**few, 3: 305.0}), False),
+        (candidate("one thread", "threads", rates={1: 300.0}, final_rates=scattered), True),
+        (candidate("one thread", "threads", rates={1: 300.0}, final_rates=clear), False),
         (candidate("one thread", "threads", rates={1: 9.0}), False),
         (candidate("one thread", "threads", failure=Finding("raised", "no")), False),
         (candidate("2 workers", "workers", rates={1: 300.0}), False),
     ):
-        assert Evidence(None, [base, one], [], {}).undecided("threads") == expected, one
+        against = compare_to_baseline([base, one])
+        assert Evidence(None, [base, one], [], against).undecided("threads") == expected, one
     assert not Evidence(None, [], [], {}).undecided("threads")
 
 

@@ -131,7 +131,7 @@ class TestHdf5:
     @pytest.mark.parametrize(
         ("make", "cause", "word"),
         [
-            (hostile.external_storage, "external-data", ""),
+            (hostile.external_storage, "external-data", "outside its folder"),
             (hostile.virtual, "missing-file", "missing.h5"),
             (hostile.external_link, "external-data", "outside its folder"),
             (hostile.dangling_link, "dangling-link", "'/nowhere'"),

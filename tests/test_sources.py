@@ -380,15 +380,17 @@ class TestImages:
     @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8)])
     def test_lost_colors_are_noted(self, folder, shape):
         (folder / "cat/notes.txt").unlink()
-        source = open_source(folder, shape)
-        (note,) = source.notes
-        assert (note.kind, note.hint) == ("gray", "give --sample-shape 3x8x8 to keep them")
-        assert any("gray" in one for one in source.losses)
-        assert not open_source(folder, (3, 8, 8)).notes
+
+        def gray(shape):
+            return [one.hint for one in open_source(folder, shape).notes if one.kind == "gray"]
+
+        assert gray(shape) == ["give --sample-shape 3x8x8 to keep them"]
+        assert any("gray" in one for one in open_source(folder, shape).losses)
+        assert not gray((3, 8, 8))
         for name in ("dog/1.png", "cat/1.jpg"):
             (folder / name).unlink()
         (folder / "dog/2.png").write_bytes((folder / "cat/2.PNG").read_bytes())
-        assert not open_source(folder, shape).notes
+        assert not gray(shape)
 
     @pytest.mark.parametrize("shape", [(3, 6, 10), (6, 10, 3), (6, 10), (1, 6, 10), (6, 10, 1)])
     def test_every_layout_holds_the_same_image(self, folder, shape):

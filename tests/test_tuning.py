@@ -732,6 +732,7 @@ def test_one_thread_per_worker_is_tried_where_there_are_more_threads_than_cores(
 def test_a_watched_loop_measures_the_headroom(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: round(now[0] * 1e9))
 
     def loader():
         reused = torch.zeros(4)

@@ -325,8 +325,8 @@ def hdf5_mutated(rng, folder):
 
 
 def external_storage(file, folder):
-    (folder / "secret").write_bytes(b"secret!!" * 8)
-    file.create_dataset("x", (8,), "i8", external=[(str(folder / "secret"), 0, 64)])
+    (folder.parent / "secret").write_bytes(b"secret!!" * 8)
+    file.create_dataset("x", (8,), "i8", external=[(str(folder.parent / "secret"), 0, 64)])
 
 
 def virtual(file, folder):
