@@ -293,9 +293,13 @@ def test_each_problem_has_its_advice(kind, parts):
     assert "\n" not in found.sentence
 
 
-def test_a_gain_that_is_small_does_not_precede_a_sampler_that_takes_most_of_an_epoch():
+def test_a_small_gain_does_not_precede_what_takes_most_of_the_time():
     slow = loop(loader={"sampler": "Mine"}, sampler_s=7.0)
     assert advice(slow, candidate("0 workers", 150, num_workers=0)) == ["sampler", "workers-cost"]
+    clips = SampleCalls(sounds=[(4000, 4000)], shapes=[(100,)])
+    tried_first = [AS, candidate("4 workers", 150, num_workers=4)]
+    found = diagnose(loop(), tried_first, [spending("sound")], sample=clips).advice
+    assert [one.kind for one in found] == ["whole-sound", "too-few-workers"]
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def _ranked(advice: Sequence[Advice]) -> list[Advice]:
 def _expected(advice: Advice) -> float:
     """Return the gain as it was measured, or seen in too few rounds, or the most possible; 0 without one."""
     values = advice.values
-    return advice.gain or float(values.get("undecided", values.get("most", 0.0)))
+    return advice.gain or float(values.get("undecided", values.get("bound", 0.0)))
 
 
 def _is_unsafe(finding: Finding) -> bool:

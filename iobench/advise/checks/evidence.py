@@ -73,6 +73,11 @@ def measured(gain: Gain | None) -> tuple[float | None, str]:
     return (gain.times, gain.text) if gain else (None, "")
 
 
+def bound(share: float) -> float:
+    """Return the most that advice can bring which no setting tries: the speed without a share of the time."""
+    return 1 / max(1 - share, 0.01)
+
+
 def gc_shares(loop: LoopStats, fetching: Profile | None) -> list[float]:
     """Return the shares of the time that the garbage collector took where samples are fetched, by loop."""
     watched = [] if loop.loader.workers else [loop.gc_s / max(loop.elapsed_s, 1e-9)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from iobench.advise.checks.call_costs import WORK
-from iobench.advise.checks.evidence import SHARE, Advice, Evidence, gc_shares, measured
+from iobench.advise.checks.evidence import SHARE, Advice, Evidence, bound, gc_shares, measured
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
@@ -285,4 +285,10 @@ def whole_sound(evidence: Evidence) -> Advice | None:
         f"decode that part alone: soundfile.read(path, start=s, frames={kept}), "
         f"torchaudio.load(path, frame_offset=s, num_frames={kept})"
     )
-    return Advice("whole-sound", message, hint, {"share": share, "frames": whole, "kept": kept})
+    values: Values = {
+        "share": share,
+        "frames": whole,
+        "kept": kept,
+        "bound": bound(share * (1 - kept / whole)),
+    }
+    return Advice("whole-sound", message, hint, values)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from iobench.advise.checks.evidence import SHARE, Advice, Evidence, measured
+from iobench.advise.checks.evidence import SHARE, Advice, Evidence, bound, measured
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.host import memory
@@ -212,9 +212,8 @@ def sampler(evidence: Evidence) -> Advice | None:
         whole = "use a sampler that keeps order = rng.permutation(rows) as an array, and yields parts of it: "
         hint = f"{whole}order[start : start + 65536].tolist()"
     message = f"{loader.sampler}{of} takes {share:.0%} of an epoch, in the main process"
-    most = 1 / max(1 - share, 0.01)  # times as fast, without it
-    values: Values = {"sampler": loader.sampler, "share": share, "rows": rows, "drawn": drawn, "most": most}
-    return Advice("sampler", message, hint, values)
+    values: Values = {"sampler": loader.sampler, "share": share, "rows": rows, "drawn": drawn}
+    return Advice("sampler", message, hint, {**values, "bound": bound(share)})
 
 
 def pickling(evidence: Evidence) -> Advice | None:
