@@ -251,6 +251,7 @@ FEW = loop(loader={"workers": 0}, workers=0, samples=1000)
         ("too-few-workers", [candidate("4 workers", 200, num_workers=4)]),
         ("too-few-workers", [FEW]),
         ("prefetch", [candidate("prefetch factor 8", 150, prefetch_factor=8)]),
+        ("batch-order", [tried("order", 150, in_order=False)]),
         ("prefetch", [loop(wait_p50_s=0.001, wait_max_s=0.5)]),
         ("sampler", [loop(loader={"sampler": "RandomSampler"}, first_wait_s=6.0, sampler_s=5.0)]),
         ("sampler", [loop(loader={"sampler": "Mine"}, sampler_s=5.0)]),
