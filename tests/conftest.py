@@ -56,6 +56,15 @@ machine_load.CPU_SPEED_S = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
+def with_shared_memory(size):
+    """Return the words before a command that give it a /dev/shm of a size; skips where that takes root."""
+    mount = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
+    words = ["unshare", "-m", "sh", "-c", mount, "sh"]
+    if subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("a small /dev/shm needs root")
+    return words
+
+
 def installed_formats():
     """Return the formats whose libraries are installed."""
     return [name for name in formats.names() if all(map(is_installed, formats.class_of(name).modules))]

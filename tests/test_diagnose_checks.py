@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import with_shared_memory
 from PIL import Image
 from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
@@ -296,17 +297,13 @@ print(*(one.sentence for one in in_a_loop(large, 0.05) if one.kind == "shared-me
 
 @pytest.mark.parametrize(("size", "named"), [("48m", True), ("200m", False)])
 def test_batches_in_flight_that_fill_the_shared_memory(size, named):
-    mounted = [
-        "unshare",
-        "-m",
-        "sh",
+    command = [
+        *with_shared_memory(size),
+        sys.executable,
         "-c",
-        f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"',
-        "sh",
+        SMALL_SHARED_MEMORY,
+        str(Path(__file__).parent),
     ]
-    if subprocess.run([*mounted, "true"], capture_output=True).returncode:
-        pytest.skip("a small /dev/shm needs root")
-    command = [*mounted, sys.executable, "-c", SMALL_SHARED_MEMORY, str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert ("48.0 MiB" in done.stdout) == named

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import with_shared_memory
 from kinds import kind
 
 from iobench.base.errors import LoaderFailed
@@ -83,20 +84,14 @@ def test_what_the_system_lacks_is_one_line(folder, images, warm_python, lacks, c
     ],
 )
 def test_full_shared_memory_is_one_line_that_says_how_to_enlarge_it(folder, images, size, command):
-    mounted = [
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"',
-        "sh",
-    ]
-    if subprocess.run([*mounted, "true"], capture_output=True).returncode:
-        pytest.skip("a small /dev/shm needs root")
     where = ["--data-dir", images.root.parent, *"--rounds 2 --format npy --no-limits".split()]
     given = [word.format(images=images.root.name) for word in command.split()]
     done = subprocess.run(
-        [*mounted, sys.executable, "-m", "iobench", *given, *(where if "{images}" in command else [])],
+        [
+            *with_shared_memory(size),
+            *(sys.executable, "-m", "iobench", *given),
+            *(where if "{images}" in command else []),
+        ],
         capture_output=True,
         text=True,
         cwd=folder,
