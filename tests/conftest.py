@@ -133,17 +133,13 @@ def warm_python(forked_children):
 
 @pytest.fixture(autouse=True)
 def quick_children(request, monkeypatch, forked_children):
-    """Fork child processes of one with the libraries imported; tests `as_for_users` start new interpreters.
-
-    With `--slow` those of the sandbox start as for users in every test.
-    """
+    """Fork child processes of one with the libraries imported, unless a test is `as_for_users`."""
     if request.node.get_closest_marker("as_for_users"):
         return
     server = SimpleNamespace(fork=forked_children.start, close=lambda: None)
     for module in (isolated, resume_check):
         monkeypatch.setattr(module, "ForkServer", lambda *modules: server)
-    if not request.config.getoption("slow"):
-        monkeypatch.setattr(sandbox, "spawn_python", forked_children.start)
+    monkeypatch.setattr(sandbox, "spawn_python", forked_children.start)
 
 
 @pytest.fixture

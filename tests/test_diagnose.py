@@ -708,6 +708,7 @@ def test_an_error_of_the_loader_has_the_traceback_of_the_user_s_own_code(loader,
 def test_a_worker_s_error_keeps_its_message_and_place():
     with pytest.raises(KeyError) as caught:
         list(DataLoader(Rows(work=fails), batch_size=8, **FORK))
+    end_workers()
     assert user_errors.location(caught.value).startswith("test_diagnose.py:")
     assert user_errors.loader_error(caught.value).problem.endswith("KeyError: 'mine'")
 
@@ -730,7 +731,7 @@ def test_workers_are_not_tried_where_they_could_not_send_the_batches(run, capfd)
 
 
 def end_workers():
-    """Kill workers that hang: torch would wait 5 s for each of them."""
+    """Kill workers whose loop did not end: torch would wait 5 s for each of them."""
     for worker in multiprocessing.active_children():
         worker.kill()
         worker.join()

@@ -782,6 +782,7 @@ def test_a_frozen_heap_lasts_for_a_loop():
     frozen = remedies.WithFrozenHeap([1, 2])
     assert [(one, gc.get_freeze_count() > 0) for one in frozen] == [(1, True), (2, True)]
     assert gc.get_freeze_count() == 0
+    gc.freeze()  # what the tests import, again: workers that are forked would copy it when they collect
 
 
 def test_samples_that_differ_from_time_to_time_are_not_cached():

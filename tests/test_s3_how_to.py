@@ -22,7 +22,7 @@ def calls():
 
 def quicker(words):
     """Return a call with one round, or with time enough for few rounds."""
-    more = {"run": ("--rounds", "1"), "recommend": ("--max-time", "30", "--batch-size", "16")}
+    more = {"run": ("--rounds", "1"), "recommend": ("--max-time", "15", "--batch-size", "16")}
     return (*words, *more.get(words[0], ()))
 
 

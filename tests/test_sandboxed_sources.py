@@ -35,6 +35,7 @@ def test_a_folder_with_a_fifo_in_it_is_refused_before_any_format_reads_it(tmp_pa
 
 
 class TestTorch:
+    @pytest.mark.as_for_users
     def test_tensors_of_a_dict_become_fields_whatever_their_strides(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sandbox, "BATCH_BYTES", 700)
         x, y = torch.rand(5, 203).t(), torch.arange(203)
@@ -89,6 +90,7 @@ class TestTorch:
 
 
 class TestCsv:
+    @pytest.mark.as_for_users
     def test_columns_become_fields(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sandbox, "BATCH_BYTES", 700)
         rows = range(5000)
@@ -320,6 +322,7 @@ class TestFormats:
         error = refused(tmp_path / "a.parquet", "memory-limit")
         assert "MiB" in error.problem
 
+    @pytest.mark.as_for_users
     def test_damage_within_is_one_line(self, tmp_path):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             noise = np.random.default_rng(0).random(9000)
