@@ -389,6 +389,18 @@ def test_advice_whose_gain_is_open_says_so_with_its_interval():
     assert re.search(r"undecided: 3\.\d* × as fast .*interval", found.sentence)
 
 
+@pytest.mark.parametrize(
+    ("rates", "named"), [({1: 90, 2: 300, 3: 400}, False), ({1: 190, 2: 200, 3: 210}, True)]
+)
+def test_the_collector_is_named_beside_work_that_makes_garbage_only_where_it_was_measured(rates, named):
+    frozen = Candidate("", {"gc": "freeze"}, "gc", final=rounds_at(rates))
+    parsing = spending("text", outer={"text": (100, "")}, gc_share=0.5)
+    found = diagnose(loop(loader={"workers": 0}, gc_s=5.0), [AS, frozen], [parsing])
+    kinds = [one.kind for one in found.advice]
+    assert "parsed-text" in kinds
+    assert ("garbage-collection" in kinds) == named
+
+
 RACED = Candidate(BASELINE, race=rounds_at({1: 100}))
 
 

@@ -266,7 +266,7 @@ def _ranked(advice: Sequence[Advice]) -> list[Advice]:
     """
     named = any(CHECKS[one.kind].work for one in advice)
     implied = [one for one in advice if one.kind == "repeated-work"]
-    implied += [one for one in advice if one.kind == "garbage-collection" and not one.gain_text]
+    implied += [one for one in advice if one.kind == "garbage-collection" and not one.gain]
     left = [one for one in advice if not (named and one in implied)]
     return sorted(left, key=lambda one: (-_expected(one), -float(one.values.get("share", 0.0))))
 

@@ -253,7 +253,7 @@ ANSWERS = {
     ),
     few_of_many_rows: Answer("sampler", false=(*THREADS, *GC, "first-batch")),
     spawned_arrays: Answer("pickling", also=("first-batch", "workers-cost"), false=GC),
-    too_many_workers: Answer("per-sample", second=("workers-cost",), also=("first-batch",)),
+    too_many_workers: Answer("per-sample", "repeated-work", second=("workers-cost",), also=("first-batch",)),
     workers_for_nothing: Answer("workers-cost", "per-sample", also=("first-batch",)),
     workers_that_start_slowly: Answer("first-batch", "workers-cost"),
     augmentation_without_workers: Answer("too-few-workers", false=GC),
