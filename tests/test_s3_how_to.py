@@ -1,4 +1,4 @@
-"""The commands and the code of the page on data in S3 run as printed, over a server of S3."""
+"""The commands and the code of the pages on data in S3 run as printed, over a server of S3."""
 
 import shlex
 
@@ -9,14 +9,16 @@ from test_pages import ROOT, code, typed
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries", "few_rounds")
 
-PAGE = ROOT / "docs" / "how-to" / "data-in-s3.md"
+NAMES = ("data-in-s3", "loaders-over-a-store", "cache-objects")
+PAGES = [ROOT / "docs" / "how-to" / f"{name}.md" for name in NAMES]
 BUCKET = "my-bucket"
 ELSEWHERE = ("http://", "file://", "tensorstore", "zarr")  # not of S3, or of a library that is optional
 
 
 def calls():
-    """Return the calls of iobench that need nothing but S3, in the page's order, the data's own first."""
-    found = [words for words in typed(PAGE) if not any(one in " ".join(words) for one in ELSEWHERE)]
+    """Return the calls of iobench that need nothing but S3, in the pages' order, the data's own first."""
+    every = [words for page in PAGES for words in typed(page)]
+    found = [words for words in every if not any(one in " ".join(words) for one in ELSEWHERE)]
     return [*dict.fromkeys(map(tuple, found))]
 
 
@@ -26,7 +28,7 @@ def quicker(words):
     return (*words, *more.get(words[0], ()))
 
 
-def test_every_command_of_the_page_can_be_typed(s3, inside, tmp_path, monkeypatch):
+def test_every_command_of_the_pages_can_be_typed(s3, inside, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     s3.create_bucket(Bucket=BUCKET)
     np.savez("train.npz", x=np.zeros((64, 300), np.uint8), y=np.arange(64))
@@ -34,7 +36,7 @@ def test_every_command_of_the_page_can_be_typed(s3, inside, tmp_path, monkeypatc
     s3.upload_file("part.npy", BUCKET, "train/part.npy")
     done = [words[0] for words in calls() if assert_works(inside, words)]
     assert {"prepare", "recommend", "limits", "run", "verify", "add"} <= {*done}
-    (block,) = code(PAGE, "python")
+    (block,) = code(PAGES[0], "python")
     exec(block.replace('device="cuda"', 'device="cpu"'), namespace := {})
     assert sorted(int(one) for batch in namespace["loader"] for one in batch["y"]) == [*range(64)]
 

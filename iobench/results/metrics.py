@@ -217,7 +217,9 @@ METRICS: tuple[Metric, ...] = (
         stats.estimate,
         main=True,
         interval=True,
-    ).means("elements of the field `tokens` delivered to the device per second of an epoch"),
+    ).means(
+        "integers of a field of tokens (so named, or of different lengths) delivered to the device per second"
+    ),
     Metric(
         "limit_bytes_per_s",
         "limit MiB/s",
