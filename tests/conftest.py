@@ -81,6 +81,8 @@ LONGEST_FIRST = (
     " test_hostile_sources test_diagnose_checks test_cli_prepare test_resume_check test_everywhere"
     " test_report test_ragged test_first_rows test_output test_prepare"
 ).split()
+# those that leave most memory to their process, which every worker that it forks pays for
+LARGEST_LAST = ("test_architecture", "test_documented", "test_prose")
 
 
 def pytest_configure(config):
@@ -94,7 +96,8 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=list(slow))
         items[:] = [item for item in items if item not in slow]
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    places |= dict.fromkeys(LARGEST_LAST, len(places) + 1)
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST_FIRST)))
 
 
 def pytest_collectstart():
