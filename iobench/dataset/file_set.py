@@ -405,7 +405,7 @@ class ArrayShapes:
         """Return the error for files that can be read in several ways, which it names."""
         ways = [f"if each {self._noun} {MEANING[one]}, give --files {one}" for one in self.readings]
         if self._tokens:
-            ways.append("if they hold token ids, give --format parts:of=tokens (of prepare, --source-format)")
+            ways.append("if they hold token ids, give --format parts:of=tokens (or --source-format)")
         described = f"its {counted(len(self._files), self._noun)} of {self._described}"
         return CorruptArtifact(
             f"{described} {problem or f'can be read in {len(ways)} ways'}",

@@ -42,6 +42,7 @@ ROLES = re.compile(  # words that name what a file is to another one of the same
 MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
 MOST_NAMED = 9
 MOST_ROLES = 4  # folders whose files of one name may be one sample
+ROLES = re.compile("imag|img|mask|label|target|depth|seg|annot|input|output|truth|left|right", re.I)
 MOVE = "move it out of the folder"
 LABELLED = "put files into one subfolder per label, or name them like cat.1.jpg and dog.1.jpg"
 
@@ -221,6 +222,8 @@ class ClassFolder:
         if len({frozenset(stems[low : low + counts[0]]) for low in range(0, len(stems), counts[0])}) > 1:
             return []
         names = [self.classes[label] for label in used]
+        if all(stem.isdecimal() for stem in stems) and not any(map(ROLES.search, names)):
+            return []  # labels whose files are numbered alike
         message = f"{enumerated(names)} have files of the same names: taken as {counted(len(names), 'label')}"
         load = "numpy.load(f)"
         if has_suffix(self.files[0].name, IMAGES):

@@ -233,7 +233,7 @@ def notes_of(schema: Schema) -> list[Finding]:
         return []
     hint = (
         "if they are token ids, read windows of them: --format tokens, of a folder --format parts:of=tokens; "
-        "of prepare, --source-format"
+        "of prepare and recommend, --source-format"
     )
     message = f"each of the {schema.samples:,} samples is one {field.dtype}"
     return [Finding("single-numbers", message, hint, {"samples": schema.samples, "dtype": field.dtype})]
