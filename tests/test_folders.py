@@ -140,7 +140,7 @@ def test_folders_of_the_same_names_are_labels_with_a_line_that_makes_them_fields
     write(folder, "masks/d.png", "images/e.jpg")
     assert not open_source(folder, SHAPE).notes[1:]
     assert not open_source(write(tmp_path / "b", "cat/0.jpg", "dog/0.jpg"), SHAPE).notes
-    assert open_source(write(tmp_path / "c", "image/0.jpg", "mask/0.jpg"), SHAPE).notes
+    assert open_source(write(tmp_path / "c", "my_images/0.jpg", "gt/0.jpg"), SHAPE).notes
 
 
 def test_speech_in_a_folder_per_speaker_and_chapter_is_read_where_it_lies(tmp_path):

@@ -29,6 +29,7 @@ AMBIGUOUS = (
     ("20_0_1", "21_1_1", "20_1_2", "21_0_2"),  # several numbers
     ("7_ann_0", "7_bob_0", "8_ann_1", "8_bob_1"),  # a word and several numbers
     ("image_0", "image_1", "mask_0", "mask_1"),  # of one sample
+    ("frames_0", "frames_1", "scans_0", "scans_1"),
     ("train_0", "train_1", "test_0", "test_1"),
     ("cat_1", "dog_2", "ant_3", "bee_4"),  # as many words as files
     ("cat_1", "cat_2", "dog", "dog_3"),

@@ -36,13 +36,12 @@ SPLIT = re.compile(
 STATED = re.compile(r"(?:label|class|cls)[ _=-]?(\d+)", re.IGNORECASE)  # in a name: `img_7_label3`
 NUMBERED = re.compile(r"(\D*?)[\W_]*\d+\)?|\d+[\W_]*(\D*)")  # words and one number: `cat.7`, `7_cat`
 ROLES = re.compile(  # words that name what a file is to another one of the same sample
-    r"x|y|ima?ge?|photo|frame|scan|mask|seg|label|annotation|input|target|gt|depth|left|right|rgb",
+    r"(x|y|ima?ge?|photo|frame|scan|mask|seg|label|annotation|input|target|gt|depth|left|right|rgb)s?",
     re.IGNORECASE,
 )
 MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
 MOST_NAMED = 9
 MOST_ROLES = 4  # folders whose files of one name may be one sample
-ROLES = re.compile("imag|img|mask|label|target|depth|seg|annot|input|output|truth|left|right", re.I)
 MOVE = "move it out of the folder"
 LABELLED = "put files into one subfolder per label, or name them like cat.1.jpg and dog.1.jpg"
 
@@ -222,7 +221,8 @@ class ClassFolder:
         if len({frozenset(stems[low : low + counts[0]]) for low in range(0, len(stems), counts[0])}) > 1:
             return []
         names = [self.classes[label] for label in used]
-        if all(stem.isdecimal() for stem in stems) and not any(map(ROLES.search, names)):
+        words = re.split(r"[\W\d_]+", " ".join(names))
+        if all(stem.isdecimal() for stem in stems) and not any(map(ROLES.fullmatch, words)):
             return []  # labels whose files are numbered alike
         message = f"{enumerated(names)} have files of the same names: taken as {counted(len(names), 'label')}"
         load = "numpy.load(f)"
