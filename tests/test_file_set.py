@@ -106,7 +106,7 @@ def test_each_numbered_file_is_a_sample(tmp_path, suffix):
     np.testing.assert_array_equal(batch["x"], X)  # in natural order: 2 before 10
     if "y" in batch:
         assert batch["y"].tolist() == [1] * 10 + [2] * 2
-    told = [] if "y" in batch else [{"files": 12, "relation": "samples"}]
+    told = [] if "y" in batch and suffix != ".h5" else [{"files": 12, "relation": "samples"}]
     assert [note.values for note in notes if note.kind == "files"] == told
 
 
@@ -140,6 +140,22 @@ def test_shards_of_tokens_with_and_without_headers_are_parts(tmp_path):
     assert batch["tokens"].shape == (68 + 2, 1025)
     np.testing.assert_array_equal(batch["tokens"][-1], tokens[1024:2049])
     assert [note.values["left_over"] for note in notes] == [len(tokens) - 68 * 1024 - 1]
+
+
+@pytest.mark.parametrize(("size", "cause"), [(800, "too-few-tokens"), (801, "source")])
+def test_a_short_or_odd_shard_of_tokens_is_named_with_what_to_type(tmp_path, size, cause):
+    tokens = (np.arange(70_000) % 50_000).astype(np.uint16).tobytes()
+    (tmp_path / "a").mkdir()
+    for number, length in enumerate((size, len(tokens))):
+        (tmp_path / f"a/shard_{number}.bin").write_bytes(tokens[:length])
+    for file in ("meta.pkl", "README.md"):
+        (tmp_path / "a" / file).write_bytes(b"")
+    with pytest.raises(SourceError, check=kind(cause)) as caught:
+        add(tmp_path / "a", data_dir=tmp_path / "data")
+    assert caught.value.path == str(tmp_path / "a/shard_0.bin")
+    if cause == "too-few-tokens":
+        manifest, _ = add(tmp_path / "a", caught.value.hint.split()[-1], data_dir=tmp_path / "data")
+        assert manifest.schema.fields[0].typed == "tokens=uint16[400]"
 
 
 def test_shards_of_tokens_in_npy_are_asked_for(tmp_path):
@@ -517,6 +533,45 @@ def test_a_group_per_patient_with_one_number_each_is_a_sample(tmp_path):
     np.testing.assert_array_equal(batch["slices"].values, np.concatenate([X[n, : 3 + n] for n in range(3)]))
 
 
+def patients_in_hdf5(path):
+    path.mkdir()
+    for number in range(3):
+        with h5py.File(path / f"patient{number}.h5", "w") as opened:
+            opened["ct"], opened["label"] = X[number, : 3 + number], np.arange(3 + number)
+            opened["version"], opened["name"] = 2, "anna"
+
+
+def patients_in_zarr(path):
+    group = pytest.importorskip("zarr").open_group(path, mode="w")
+    for number in range(3):
+        group[f"patient{number}/ct"], group[f"patient{number}/label"] = (
+            X[number, : 3 + number],
+            np.arange(3 + number),
+        )
+        group.create_array(f"patient{number}/version", data=np.array(2))
+
+
+@pytest.mark.parametrize("write", [patients_in_hdf5, patients_in_zarr])
+def test_scalars_beside_arrays_of_one_length_do_not_make_samples_of_patients(tmp_path, write):
+    write(tmp_path / "a")
+    for path, left_out in ((tmp_path / "a", True), (f"{tmp_path / 'a'}::ct,label", False)):
+        batch, notes, variant = read(path, tmp_path)
+        assert variant.startswith("parts:of=")
+        np.testing.assert_array_equal(batch["ct"], np.concatenate([X[n, : 3 + n] for n in range(3)]))
+        assert batch["label"].tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 3, 4]
+        assert [note.kind for note in notes] == ["files", *["not-read"] * left_out]
+
+
+def test_scalars_of_a_zarr_group_are_left_out_unless_they_are_named(tmp_path):
+    group = pytest.importorskip("zarr").open_group(tmp_path / "a.zarr", mode="w")
+    group["x"] = X
+    group.create_array("version", data=np.array(2))
+    batch, notes, _ = read(tmp_path / "a.zarr", tmp_path)
+    assert ([*batch], [note.values for note in notes]) == (["x"], [{"arrays": 1}])
+    with pytest.raises(SourceError, check=kind("no-sample-axis")):
+        open_source(f"{tmp_path / 'a.zarr'}::version")
+
+
 @pytest.mark.parametrize("selected", ["train", "train/x,train/y"])
 def test_one_of_alike_groups_is_selected(tmp_path, selected):
     groups = {"train": X[:8], "test": X[8:]}
@@ -584,6 +639,15 @@ def test_splits_that_are_joined_are_said(tmp_path, write):
     assert [note.kind for note in open_source(path).notes].count("several-splits") == 1
 
 
+@pytest.mark.parametrize("stores", [("a",), ("a/1.zarr", "a/2.zarr")], ids=["groups", "folders"])
+def test_samples_are_not_made_of_what_holds_several(tmp_path, stores):
+    for store in stores:
+        patients_in_zarr(tmp_path / store)
+    with pytest.raises(SourceError, check=kind("several-readings")) as caught:
+        open_source(tmp_path / "a", files="samples")
+    assert "--files parts" in caught.value.hint
+
+
 def test_columns_that_are_names_of_folders_are_said(tmp_path):
     parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     for year in (2020, 2021):
@@ -646,6 +710,9 @@ def test_a_line_says_whether_all_was_read(tmp_path, inside, command):
     words = (*command, folder, "--data-dir", tmp_path / "data")
     assert "read: 12 files, all that they hold" in inside(*words).stderr
     assert json.loads(inside(*words, "--json").stdout)["read"] == {"files": 12, "complete": True}
+    other = hdf5_sample(tmp_path / "a.h5", X) or tmp_path / "a.h5"
+    selected = inside(*words[:-3], f"{other}::x", *words[-2:], "--json")
+    assert json.loads(selected.stdout)["read"] == {"files": 1, "complete": False}
     (folder / "notes.md").write_text("")
     done = inside(*words, "--overwrite")
     assert "read: 12 files, and something was left out" in done.stderr

@@ -481,6 +481,50 @@ class TestImages:
         assert open_source(folder, (8, 8)).description != before
 
 
+class TestTables:
+    """Columns and keys whose type only later lines tell; integers beyond float64."""
+
+    @pytest.mark.parametrize(
+        ("numbers", "dtype"),
+        [
+            ([2**63 + 1, 2**63 + 3], np.uint64),
+            ([1, 2**64 - 1], np.uint64),
+            ([2**53 + 1, -(2**62) - 1], np.int64),
+            (["1e300", 2**70, "0.5"], np.float64),  # which float64 holds
+        ],
+    )
+    def test_large_integers_come_back(self, tmp_path, numbers, dtype):
+        (tmp_path / "a.csv").write_text("n,other\n" + "".join(f"{number},true\n" for number in numbers))
+        read = everything(open_source(tmp_path / "a.csv"))["n"]
+        assert read.dtype == dtype
+        assert read.tolist() == [float(one) if dtype is np.float64 else one for one in numbers]
+
+    @pytest.mark.parametrize("numbers", [[2**53 + 1, "0.5"], [-1, 2**63 + 1], [2**64 + 1, 1]])
+    @pytest.mark.parametrize("apart", [False, True], ids=["together", "in-two-files"])
+    def test_integers_that_would_be_rounded_are_refused(self, tmp_path, numbers, apart):
+        for number, some in enumerate([numbers[:1], numbers[1:]] if apart else [numbers]):
+            (tmp_path / f"{number}.csv").write_text("n\n" + "".join(f"{one}\n" for one in some))
+        refused(tmp_path if apart else tmp_path / "0.csv", "rounded")
+
+    @pytest.mark.parametrize("lines", [['{"n": 9223372036854775809}'], ['{"n": [9007199254740993, 0.5]}']])
+    def test_integers_of_json_that_would_be_rounded_are_refused(self, tmp_path, lines):
+        (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        refused(tmp_path / "a.jsonl", "rounded")
+
+    def test_integers_in_one_file_and_fractions_in_the_next_are_fractions(self, tmp_path):
+        (tmp_path / "1.csv").write_text("n\n1\n2\n")
+        (tmp_path / "2.csv").write_text("n\n0.5\n")
+        assert everything(open_source(tmp_path))["n"].tolist() == [1, 2, 0.5]
+
+    @pytest.mark.parametrize(
+        "later", [{"x": ["text"]}, {"x": [1.0]}, {"y": [1]}], ids=["text", "type", "lacking"]
+    )
+    def test_the_parquet_file_that_differs_is_named(self, tmp_path, later):
+        pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
+        pq.write_table(pa.table(later), tmp_path / "b.parquet")
+        assert "b.parquet" in str(refused(tmp_path))
+
+
 class TestPaths:
     @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.h5", "folder"])
     def test_a_missing_path_is_reported(self, tmp_path, name):

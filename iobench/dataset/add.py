@@ -260,7 +260,8 @@ def _described(data: UntrustedData, options: AddOptions) -> Description:
         names: tuple[str, ...] = ()
         with suppress(SourceError):  # of the files of a folder that differ: the first error says more
             names = sandbox.sniff(data.file).formats if options.format else ()
-        if len(names) != 1 or names[0] == formats.parse(data.kind).name:
+        given = formats.parse(data.kind).variant
+        if len(names) != 1 or given.startswith(names[0]):
             raise
         hint = f"{names[0]} recognizes it: give --format {names[0]}, or omit --format"
         raise error.changed(hint=hint) from None

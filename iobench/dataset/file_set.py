@@ -11,7 +11,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,7 @@ from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.formats import VARIES, Array, Detectable, Format
-from iobench.formats.array_schema import ShapeAndDtype
+from iobench.formats.array_schema import ShapeAndDtype, select_arrays
 from iobench.formats.folders import (
     ARRAYS,
     DESCRIBING,
@@ -188,18 +188,29 @@ def data_files(folder: Path) -> list[Path]:
 def parts_in(folder: Path, form: Detectable) -> list[Path]:
     """Return the parts at a path, which a format reads: groups of a file, subfolders of a folder, or files.
 
-    Files count if the format reads the first one of their suffix; all count if it recognizes none.
+    Files count if the format reads the largest one of their suffix; all count if it recognizes none.
     """
     if form.sniff(folder) and (groups := form.groups(folder).arrays):
         return [folder / name for name in groups]
-    files, taken = data_files(folder), dict[str, bool]()
+    files = data_files(folder)
     folders = [Path(one.path) for one in entries_of(folder) if one.is_dir()]
     if len(folders) > 1 and all(map(form.sniff, folders)):
         return sorted(folders, key=natural)
-    for file in files:
-        if file.suffix not in taken:
-            taken[file.suffix] = form.sniff(file) or (file.suffix in ARRAYS and _describes(form, file))
+    taken = {
+        suffix: form.sniff(file) or (suffix in ARRAYS and _describes(form, file))
+        for suffix, file in _largest(files).items()
+    }
     return [file for file in files if taken[file.suffix]] or files
+
+
+def _largest(files: Iterable[Path]) -> dict[str, Path]:
+    """Return the largest file of each suffix, which shows best of which kind they are."""
+    largest: dict[str, tuple[int, Path]] = {}
+    for file in files:
+        size = file.stat().st_size if file.exists() else 0
+        if file.suffix not in largest or size > largest[file.suffix][0]:
+            largest[file.suffix] = size, file
+    return {suffix: file for suffix, (_, file) in largest.items()}
 
 
 @dataclass(frozen=True)
@@ -210,20 +221,26 @@ class Detected:
     notes: tuple[Finding, ...] = ()
 
 
-def detect_files(path: Path, known: Sequence[Format], relation: str | None = None) -> Detected | None:
+def detect_files(
+    path: Path, known: Sequence[Format], relation: str | None = None, selected: Sequence[str] = ()
+) -> Detected | None:
     """Return what reads the files in a folder as one dataset; None if they are none, or only one file.
 
-    `known` are the formats that may read parts, `relation` is one of RELATIONS, if given. CorruptArtifact
-    (``several-readings``) if it is not certain, or of another kind if files that should be alike differ.
+    `known` are the formats that may read parts, `relation` is one of RELATIONS, if given; `selected` are the
+    names of the arrays that will be read, all if empty. CorruptArtifact (``several-readings``) if it is not
+    certain, or of another kind if files that should be alike differ.
     """
     files = data_files(path)
     if relation == FIELDS:
         return Detected("npy")
     if form := _reads_folders(path, known):
+        if relation == SAMPLES:
+            problem = f"its folders, each in format {form.name}, cannot be read as samples"
+            raise CorruptArtifact(problem, "several-readings", path, hint="give --files parts")
         return Detected(f"parts:of={form.name}")
     suffixes = {PACKED if file.name.lower().endswith(PACKED) else file.suffix.lower() for file in files}
     if len(files) > 1 and len(suffixes) == 1 and suffixes <= {*ARRAYS, PACKED} - {".gz"}:
-        return _detect_arrays(path, files, relation)
+        return _detect_arrays(path, files, relation, selected)
     if relation == SAMPLES:
         return Detected(SAMPLES)
     kind, _ = tables_in(path)
@@ -245,12 +262,15 @@ def detect_groups(
     return Detected(variant, () if given else tuple(shapes.taken(taken)))
 
 
-def _detect_arrays(path: Path, files: Sequence[Path], given: str | None) -> Detected:
+def _detect_arrays(path: Path, files: Sequence[Path], given: str | None, selected: Sequence[str]) -> Detected:
     notes = list[Finding]()
     if given is None and files[0].parent != path and is_class_folder(path, ARRAYS):
         given = SAMPLES
     if given is None:
-        shapes = ArrayShapes(files, [shapes_in(file) for file in files])
+        arrays = [shapes_in(file) for file in files]
+        if selected:
+            arrays = [{name: own[name] for name in select_arrays(path, own, selected)} for own in arrays]
+        shapes = ArrayShapes(files, arrays)
         given = shapes.relation(path)
         notes = shapes.taken(given)
     suffix = files[0].suffix.lower()[1:]
@@ -272,9 +292,9 @@ def _reads_folders(path: Path, known: Sequence[Format]) -> Format | None:
 
 def _readers(known: Sequence[Format], files: Sequence[Path]) -> list[str]:
     """Return the formats that read a file of each suffix that any format recognizes."""
-    firsts = {file.suffix: file for file in reversed(files)}
+    largest = _largest(files)
     by_suffix = {
-        suffix: [form for form in known if recognizes(form, file)] for suffix, file in firsts.items()
+        suffix: [form for form in known if recognizes(form, file)] for suffix, file in largest.items()
     }
     of_data = {suffix: forms for suffix, forms in by_suffix.items() if forms}
     return [
@@ -282,7 +302,7 @@ def _readers(known: Sequence[Format], files: Sequence[Path]) -> list[str]:
         for form in known
         if any(form in forms for forms in of_data.values())
         and all(
-            form in forms or (isinstance(form, Detectable) and _describes(form, firsts[suffix]))
+            form in forms or (isinstance(form, Detectable) and _describes(form, largest[suffix]))
             for suffix, forms in of_data.items()
         )
     ]
@@ -373,12 +393,22 @@ class ArrayShapes:
             shapes.readings.remove(SAMPLES)
         return shapes
 
+    @property
+    def _scalars(self) -> bool:
+        return any(not one.shape for one in self._first.values())
+
+    @property
+    def _rows(self) -> list[list[int]]:
+        """Lengths of the first axes of each array, of scalars too unless the format leaves them out."""
+        left_out = self._noun == "group" or has_suffix(self._files[0].name, OF_ROWS)
+        return [n for name, n in self.lengths.items() if self._first[name].shape or not left_out]
+
     @cached_property
     def readings(self) -> list[str]:
         """The relations that the files may have."""
         fields = len(self._files) > 1 and self._files[0].suffix == ".npy" and self._alike
-        rows = list(zip(*self.lengths.values(), strict=True))
-        parts = all(len(set(lengths)) == 1 and lengths[0] > 0 for lengths in rows)
+        rows = list(zip(*self._rows, strict=True))
+        parts = bool(rows) and all(len(set(lengths)) == 1 and lengths[0] > 0 for lengths in rows)
         if self._noun == "group":
             fields = parts and self._alike
         return [SAMPLES, *[PARTS] * parts, *[FIELDS] * fields]
@@ -388,6 +418,8 @@ class ArrayShapes:
         count = len(self._files)
         if len(self.readings) == 1:
             return self.readings[0]
+        if self._scalars and SAMPLES in self.readings:
+            return PARTS if len(self._rows) > 1 and not self._alike else SAMPLES
         numbered = len({re.sub(r"\d+", "0", file.name) for file in self._files}) == 1
         if self._noun == "group" and not (numbered and self._alike):
             return FIELDS if self._alike else PARTS

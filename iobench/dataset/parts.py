@@ -7,6 +7,7 @@ wrote, the parts are the files in a folder, or the alike groups of a file, in na
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -145,13 +146,27 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
                 problem = f"it holds what is in {counted(len(inside), 'file')} beside it"
                 hint = f"name {part} alone to read all of them, or move it out of the folder"
                 raise CorruptArtifact(problem, "several-readings", part, hint=hint)
-        schemas = [self.part.infer_schema(with_selection(file, chosen), fields) for file in parts]
+        schemas = [self._described(with_selection(file, chosen), fields) for file in parts]
         first: Schema = schemas[0]
         for file, schema in zip(parts, schemas, strict=True):
             if schema.fields != first.fields:
                 raise _unlike(file, schema, parts[0], first)
         totals = {name: sum(schema.totals[name] for schema in schemas) for name in first.totals}
         return replace(first, samples=sum(schema.samples for schema in schemas), totals=totals)
+
+    def _described(self, part: Path, fields: Sequence[formats.Field]) -> Schema:
+        try:
+            schema: Schema = self.part.infer_schema(part, fields)
+        except CorruptArtifact as error:
+            raise error.changed(hint=self._for_parts(error.hint)) from error
+        return schema
+
+    def _for_parts(self, hint: str | None) -> str | None:
+        """Return a hint of the format of the parts with its options as they are given here."""
+        name = self.of.split("+")[0]
+        for given in re.findall(rf"(?<!\S){re.escape(name)}:(\S+)", hint or ""):
+            hint = (hint or "").replace(f"{name}:{given}", f"parts:of={name}+{given.replace(',', '+')}")
+        return hint
 
     def files(self, path: Path) -> Sequence[Path] | None:
         """Return the files that are parts; None if folders are."""
@@ -172,7 +187,7 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
         for file in parts:
             part = with_selection(file, chosen)
             for note in self.part.notes(part, self.part.infer_schema(part)):
-                of_parts.setdefault(note.kind, []).append(note)
+                of_parts.setdefault(note.kind, []).append(replace(note, hint=self._for_parts(note.hint)))
         left = self.part.groups(path).left if self.part.sniff(path) else ()
         notes = parts_not_read("array", left, " outside of the groups")
         if self.files(path) is None:  # of files, the sandbox adds what their names say

@@ -114,7 +114,7 @@ def _file_set(
         if groups and (given or _in_each(groups, request.selected)):
             return detect_groups(path, forms[0].name, groups, given)
     if path.is_dir() and (given or not forms):
-        return detect_files(path, known, given)
+        return detect_files(path, known, given, request.selected)
     if given:
         hint = "omit --files"
         raise CorruptArtifact("--files is for several files or groups", "one-file", path, hint=hint)

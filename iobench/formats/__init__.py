@@ -22,6 +22,7 @@ from iobench.formats.array_schema import (
     unstorable_columns,
     unsupported_dtype,
     with_own_extents,
+    without_samples,
 )
 from iobench.formats.format import Addressable, Checkable, Detectable, Format, StoreAddress, WholeDecoder
 from iobench.formats.placement import (

@@ -91,7 +91,9 @@ class Groups:
                 for own in groups.values()
             }
             inside = {f"{group}/{name}" for group, own in groups.items() for name in own}
-            rows = sum(sum(shape[:1]) for shape, _ in (next(iter(own.values())) for own in groups.values()))
+            rows = sum(
+                max((shape[0] for shape, _ in own.values() if shape), default=0) for own in groups.values()
+            )
             outside = {name: shape for name, (shape, _) in arrays.items() if name not in inside}
             if len(groups) > 1 == len(kinds) and all(shape[:1] != (rows,) for shape in outside.values()):
                 within = tuple(f"{group}/" for group in groups)
@@ -138,6 +140,16 @@ def unstorable_columns(
     problem = f"{what} {listed(list(refused))}: unsupported dtype"
     found, hint = listed(sorted({str(kind) for kind in refused.values()})), "; or ".join(filter(None, ways))
     return CorruptArtifact(problem, "unsupported-dtype", path, expected="numbers", found=found, hint=hint)
+
+
+def without_samples(shapes: Mapping[str, tuple[int, ...]], refused: Collection[str] = ()) -> set[str]:
+    """Return the arrays without samples beside others: scalars, empty ones, `refused` of another length."""
+    arrays = {
+        name: shape for name, shape in shapes.items() if shape and 0 not in shape and name not in refused
+    }
+    lengths = {shape[0] for shape in arrays.values()}
+    others = {name: shape for name, shape in shapes.items() if arrays and name not in arrays}
+    return {name for name, shape in others.items() if not shape or 0 in shape or shape[0] not in lengths}
 
 
 def selected_schema(

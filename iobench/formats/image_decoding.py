@@ -83,12 +83,23 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
     except Exception as error:  # decoders raise anything on damaged files
         problem, expected = f"{what}: cannot be read", "a PNG or JPEG image"
         found = reason(error) if stored is None else "other bytes"
+        if stored is None and isinstance(error, UnidentifiedImageError):
+            found = _other_kind(file)
         raise CorruptArtifact(problem, "unreadable", file, expected=expected, found=found) from error
     if mode not in ("RGB", "L"):
         problem, expected = f"{what}: unsupported mode", "RGB or gray (L)"
         hint = "convert it first"
         raise CorruptArtifact(problem, "unsupported-image", file, expected=expected, found=mode, hint=hint)
     return (height, width, 3) if mode == "RGB" else (height, width)
+
+
+def _other_kind(file: Path) -> str:
+    """Return what a file holds that is no PNG or JPEG."""
+    try:
+        with Image.open(file, formats=KINDS) as image:
+            return f"{image.format}"
+    except Exception:  # noqa: BLE001 - decoders raise anything on damaged files
+        return "other bytes"
 
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.

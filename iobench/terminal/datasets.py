@@ -45,7 +45,9 @@ def show(
     display.blocks([artifacts_table(rows)])
     display.result(*lines)
     if files := files_read(manifest, notes):
-        rest = "all that they hold" if complete(notes) else "and something was left out"
+        rest = "and something was left out"
+        if complete(notes):
+            rest = "the selected fields of them" if selected(manifest) else "all that they hold"
         display.note(f"read: {counted(files, 'file')}, {rest}")
     for one in notes:
         if one.kind == NOT_READ:
@@ -80,7 +82,10 @@ def dataset_values(manifest: Manifest, rows: Sequence[Prepared], notes: Sequence
             {"variant": row.variant, "state": row.state, "stored_bytes": row.artifact.stored_bytes}
             for row in rows
         ],
-        "read": {"files": files_read(manifest, notes), "complete": complete(notes)},
+        "read": {
+            "files": files_read(manifest, notes),
+            "complete": complete(notes) and not selected(manifest),
+        },
         "notes": list(map(asdict, notes)),
     }
 
@@ -93,6 +98,13 @@ def files_read(manifest: Manifest, notes: Sequence[Finding]) -> int | None:
         skipped = sum(int(one.values.get("skipped", 0)) for one in notes)
         return int(values["files"]) - int(values["not_read"]) - skipped
     return None if files is None else int(files)
+
+
+def selected(manifest: Manifest) -> bool:
+    """Return whether arrays or fields of the source were named to be read."""
+    if manifest.added:
+        return any(one.partial for one in manifest.added.values())
+    return bool({"arrays", "fields"} & manifest.source.keys())
 
 
 def complete(notes: Sequence[Finding]) -> bool:

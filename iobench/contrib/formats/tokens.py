@@ -81,7 +81,7 @@ class Tokens(TokenWindows):
         if len(head) < MIN_SNIFFED_BYTES:
             return header_of(head) is not None
         dtype = fitting_dtype(head)
-        ids = np.frombuffer(head, "<u2")
+        ids = np.frombuffer(head, "<u2", len(head) // 2)
         return header_of(head) is not None or dtype == "uint32" or bool(dtype and ids.max() < MOST_ID)
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:

@@ -17,10 +17,11 @@ import re
 import shlex
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from csv import Error as CellError
 from csv import reader as cells_of
 from dataclasses import dataclass
+from json import loads as parsed_json
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -35,7 +36,7 @@ from iobench.formats import VARIES, Array, Batch, Field, Ragged, Schema
 
 with needing("a .csv or .jsonl source", "parquet"):
     import pyarrow
-    from pyarrow import csv, json
+    from pyarrow import compute, csv, json
 
 BLOCK_BYTES = 4 << 20  # parsed together
 DAMAGE = (OSError, EOFError, ValueError, zlib.error)  # of packed files
@@ -53,10 +54,60 @@ def blocks(path: Path) -> Iterator[bytes]:
                 yield block
 
 
-def widened(before: Any, now: Any) -> Any:
-    """Return the Arrow type that holds the values of two blocks, either None; ArrowTypeError if none does."""
-    first, second = (pyarrow.schema([("", kind)]) for kind in (before or now, now or before))
-    return pyarrow.unify_schemas([first, second], promote_options="permissive").field(0).type
+FLOAT_INTEGERS = 2**53  # up to here float64 holds each integer
+INT64 = np.iinfo(np.int64)
+MOST_BITS = 1000  # of an integer that becomes a float64
+
+
+@dataclass
+class Numbers:
+    """What the numbers in a column, or under a key, have been so far."""
+
+    what: str
+    kind: Any = None  # Arrow's type that holds all of them
+    low: int = 0
+    high: int = 0
+    rounded: int | None = None  # an integer that float64 does not hold
+
+    def add(self, values: Any, path: Path) -> None:
+        """Add the values of a block; ArrowException if no type holds them and those before.
+
+        CorruptArtifact (``rounded``) if no type holds them all exactly.
+        """
+        if pyarrow.types.is_integer(values.type) and len(values) > values.null_count:
+            integers = values.drop_null().to_numpy()
+            self.low, self.high = min(self.low, int(integers.min())), max(self.high, int(integers.max()))
+            if self.rounded is None and max(self.high, -self.low) > FLOAT_INTEGERS:
+                large = integers[(integers > FLOAT_INTEGERS) | (integers < -FLOAT_INTEGERS)]
+                self.rounded = _inexact(large.tolist())
+        schemas = [pyarrow.schema([("", kind)]) for kind in (self.kind or values.type, values.type)]
+        self.kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+        if pyarrow.types.is_integer(self.kind) and self.high > INT64.max:
+            self.kind = pyarrow.uint64()  # Arrow's common type of int64 and uint64 is int64
+            if self.low < 0:
+                raise self.inexact(path, self.high)
+        if pyarrow.types.is_floating(self.kind) and self.rounded is not None:
+            raise self.inexact(path, self.rounded)
+
+    def inexact(self, path: Path, number: int) -> CorruptArtifact:
+        """Return the error for an integer beside fractions or others that no dtype holds with it."""
+        problem = f"{self.what}: no dtype holds all its numbers without rounding an integer"
+        hint = (
+            "write integers alone, of 64 bits; or each as a fraction, with '.0'; or select others with '::'"
+        )
+        return CorruptArtifact(problem, "rounded", path, found=number, hint=hint)
+
+
+def _inexact(integers: Iterable[int]) -> int | None:
+    """Return the first integer that float64 does not hold."""
+    return next((one for one in integers if one.bit_length() > MOST_BITS or int(float(one)) != one), None)
+
+
+def _may_be_rounded(values: Any) -> bool:
+    """Return whether any value is a float64 that Arrow may have made of a larger integer."""
+    return pyarrow.types.is_floating(values.type) and bool(
+        (np.abs(values.to_numpy()) >= FLOAT_INTEGERS).any()
+    )
 
 
 @contextlib.contextmanager
@@ -98,13 +149,17 @@ class CsvAdapter(TextTable):
         path, chosen = formats.split_selection(path)
         every, samples, counts = _tables(path), 0, True
         names = formats.select_arrays(path, every[0].names, chosen)
-        types: dict[str, Any] = dict.fromkeys(names)
+        columns = {name: Numbers(f"column {shortened(name)}") for name in names}
         for layout in every:
             before = samples
-            for piece in layout.pieces(types):
-                for name in names:
-                    types[name] = _wider(types[name], piece.column(name).type)
-                if refused := {name: kind for name, kind in types.items() if not _is_stored(kind)}:
+            for piece in layout.pieces(dict.fromkeys(names)):
+                for name, numbers in columns.items():
+                    try:
+                        numbers.add(piece.column(name), layout.path)
+                    except pyarrow.ArrowException:
+                        numbers.kind = pyarrow.string()
+                kinds = {name: numbers.kind for name, numbers in columns.items()}
+                if refused := {name: kind for name, kind in kinds.items() if not _is_stored(kind)}:
                     raise layout.refusal(refused, piece, bool(chosen))
                 for name in names:
                     if (column := piece.column(name)).null_count:
@@ -119,8 +174,8 @@ class CsvAdapter(TextTable):
         if not samples:
             raise CorruptArtifact("no numbers below the line of column names", "empty", path)
         if not chosen and len(names) > 1 and INDEX in names and counts:
-            del types[INDEX]
-        shapes = {name: ((samples,), np.dtype(kind.to_pandas_dtype())) for name, kind in types.items()}
+            del columns[INDEX]
+        shapes = {name: ((samples,), np.dtype(one.kind.to_pandas_dtype())) for name, one in columns.items()}
         return formats.arrays_schema(path, shapes, every[0].names)
 
     def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
@@ -196,7 +251,31 @@ class _Columns:
                 lines = block.lstrip().partition(b"\n")[2] if number == 0 else block
                 if lines.strip():
                     read.block_size = len(lines)
-                    yield csv.read_csv(pyarrow.py_buffer(lines), read, parse, convert).combine_chunks()
+                    piece = csv.read_csv(pyarrow.py_buffer(lines), read, parse, convert).combine_chunks()
+                    large = [one for one in types if one not in told and _may_be_rounded(piece.column(one))]
+                    if large:
+                        kinds = dict.fromkeys(large, pyarrow.string())
+                        text = csv.ConvertOptions(include_columns=large, column_types=kinds)
+                        written = csv.read_csv(pyarrow.py_buffer(lines), read, parse, text)
+                        piece = self._with_integers(piece, written.combine_chunks())
+                    yield piece
+
+    def _with_integers(self, piece: Any, written: Any) -> Any:
+        """Return a piece with columns as integers that Arrow reads as float64, if all cells are written so.
+
+        CorruptArtifact if only some are, and float64 does not hold one of them.
+        """
+        for name in written.column_names:
+            cells = written.column(name)
+            whole = compute.match_substring_regex(cells, r"^\s*[-+]?\d+\s*$")
+            if compute.all(whole).as_py():
+                with contextlib.suppress(pyarrow.ArrowInvalid):  # beyond 64 bits
+                    integers = compute.utf8_trim_whitespace(cells).cast(pyarrow.uint64())
+                    piece = piece.set_column(piece.column_names.index(name), name, integers)
+                    continue
+            if (rounded := _inexact(map(int, cells.filter(whole).to_pylist()))) is not None:
+                raise Numbers(f"column {shortened(name)}").inexact(self.path, rounded)
+        return piece
 
     def refusal(self, refused: dict[str, Any], piece: Any, chosen: bool) -> CorruptArtifact:
         """Return the error for columns, by name with their types, that hold no numbers."""
@@ -228,14 +307,6 @@ def _tables(path: Path) -> list[_Columns]:
             hint = "move it out of the folder, or name one file to read"
             raise CorruptArtifact(problem, "missing-array", one.path, found=found, hint=hint)
     return [first, *others]
-
-
-def _wider(before: Any, now: Any) -> Any:
-    """Return the type of a column of which two blocks have these types: text if no other is both."""
-    try:
-        return widened(before, now)
-    except pyarrow.ArrowException:
-        return pyarrow.string()
 
 
 def _without_names(path: Path) -> CorruptArtifact:
@@ -277,10 +348,10 @@ class JsonlAdapter(TextTable):
             names = formats.select_arrays(path, known, chosen)
             _check_numbers(path, piece.schema, [name for name in names if name in piece.schema.names])
             for name in names:
-                key = keys.setdefault(name, Key(path, name))
+                key = keys.setdefault(name, Key(path, name, Numbers(f"key {shortened(name)}")))
                 if name not in piece.schema.names:
                     raise key.missing(samples)
-                if samples and key.kind is None:
+                if samples and key.numbers.kind is None:
                     raise key.missing(0)
                 key.add(piece.column(name), samples)
             samples += piece.num_rows
@@ -304,13 +375,11 @@ class Key:
 
     path: Path
     name: str
-    kind: Any = None  # Arrow's type that holds all values
+    numbers: Numbers
     is_list: bool | None = None
     shortest: int | None = None  # of the lists; None for single numbers
     longest: int = 0
     total: int = 0
-    low: int = 0
-    high: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -322,10 +391,10 @@ class Key:
     @property
     def dtype(self) -> str:
         """NumPy dtype that holds all values."""
-        dtype: str = np.dtype(self.kind.to_pandas_dtype()).name
-        if self.shortest is None or dtype != "int64" or self.low < 0:
+        dtype: str = np.dtype(self.numbers.kind.to_pandas_dtype()).name
+        if self.shortest is None or dtype != "int64" or self.numbers.low < 0:
             return dtype
-        return next((narrow for narrow in NARROW if self.high <= np.iinfo(narrow).max), dtype)
+        return next((narrow for narrow in NARROW if self.numbers.high <= np.iinfo(narrow).max), dtype)
 
     def add(self, column: Any, before: int) -> None:
         """Add the values of the lines from `before` on; CorruptArtifact if they are no numbers."""
@@ -339,15 +408,12 @@ class Key:
             lists = [one if isinstance(one, list) else [one] for one in column.to_pylist()]
             raise self.missing(before + next(i for i, one in enumerate(lists) if None in one))
         try:
-            self.kind = widened(self.kind, flat.type)
+            self.numbers.add(flat, self.path)
         except pyarrow.ArrowException:
             raise self._changed(flat.type, before) from None
         if self.is_list not in (None, is_list):
             raise self._changed(column.type, before)
         self.is_list = is_list
-        if pyarrow.types.is_integer(flat.type) and len(flat):
-            values = flat.to_numpy()
-            self.low, self.high = min(self.low, int(values.min())), max(self.high, int(values.max()))
 
     def missing(self, row: int) -> CorruptArtifact:
         """Return the error for a line that lacks the key, or a number under it."""
@@ -357,7 +423,7 @@ class Key:
 
     def _changed(self, kind: Any, before: int) -> CorruptArtifact:
         problem = f"key {shortened(self.name)} holds another kind of value from about sample {before:,} on"
-        expected = f"list of {self.kind}" if self.is_list else self.kind
+        expected = f"list of {self.numbers.kind}" if self.is_list else self.numbers.kind
         return CorruptArtifact(problem, "not-a-table", self.path, expected=expected, found=kind)
 
 
@@ -381,7 +447,23 @@ def _pieces(path: Path, schema: Any = None) -> Iterator[Any]:
         # pyarrow's own streaming reader holds 32 blocks
         for block in itertools.chain.from_iterable(map(blocks, tables_in(path)[1])):
             options = json.ReadOptions(use_threads=False, block_size=len(block))
-            yield from json.read_json(pyarrow.py_buffer(block), options, parsed).to_batches()
+            table = json.read_json(pyarrow.py_buffer(block), options, parsed)
+            for name in table.column_names if schema is None else ():
+                column = table.column(name)
+                if _may_be_rounded(
+                    column.combine_chunks().flatten() if pyarrow.types.is_list(column.type) else column
+                ):
+                    _check_integers(path, name, block)
+            yield from table.to_batches()
+
+
+def _check_integers(path: Path, name: str, block: bytes) -> None:
+    """Raise CorruptArtifact if a line has an integer under a key that float64 does not hold."""
+    for line in filter(bytes.strip, block.split(b"\n")):
+        value = parsed_json(line).get(name)
+        numbers = [one for one in (value if isinstance(value, list) else [value]) if type(one) is int]
+        if (rounded := _inexact(numbers)) is not None:
+            raise Numbers(f"key {shortened(name)}").inexact(path, rounded)
 
 
 def _type(field: Field) -> Any:

@@ -28,6 +28,7 @@ from iobench.formats.array_schema import (
     select_arrays,
     selected_schema,
     split_selection,
+    without_samples,
 )
 from iobench.formats.folders import file_of, parts_not_read
 from iobench.formats.format import Detectable
@@ -44,7 +45,6 @@ from iobench.formats.hdf5.datasets import (
     own_object,
     raw_parts,
     sources_of,
-    without_samples,
 )
 from iobench.formats.placement import Blocks, Chunked, Index, Placement, Strided, end_to_end
 from iobench.formats.reader import Convert, Reader, Rows, identity, unclosed
@@ -147,7 +147,7 @@ class Hdf5(ArrayFormat, Detectable):
         """
         path, chosen = split_selection(path)
         file, datasets = _inspected(path)
-        left = without_samples(datasets) - set(chosen)
+        left = _without_samples(datasets) - set(chosen)
         keys = [key for key in select_arrays(file, datasets, chosen) if key not in left]
         schema = selected_schema(file, {key: one.typed for key, one in datasets.items()}, keys)
         if path.is_dir() and {field.name for field in schema.fields} != set(keys):  # `write` keeps names
@@ -178,7 +178,7 @@ class Hdf5(ArrayFormat, Detectable):
         """Report compressed chunks of several samples, and attributes that say what the numbers stand for."""
         path, chosen = split_selection(path)
         _, datasets = _inspected(path)
-        left = without_samples(datasets) - set(chosen)
+        left = _without_samples(datasets) - set(chosen)
         left_out = left.intersection(select_arrays(path, datasets, chosen))
         names = field_names(datasets)
         used = {field.name: datasets[names[field.name]] for field in schema.fields}
@@ -251,6 +251,11 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
             return file, described(group if below else opened, file)
         every = described(opened, file)  # a link leads to the group
     return file, {n.removeprefix(f"{below}/"): one for n, one in every.items() if n.startswith(f"{below}/")}
+
+
+def _without_samples(datasets: Mapping[str, Described]) -> set[str]:
+    shapes = {name: one.shape for name, one in datasets.items() if one.shape is not None}
+    return without_samples(shapes, {name for name, one in datasets.items() if one.refused})
 
 
 def _described(path: Path, schema: Schema) -> tuple[Path, dict[str, Described]]:

@@ -375,19 +375,6 @@ def _unsupported(found: str) -> CorruptArtifact:
     return CorruptArtifact("unsupported dtype", "unsupported-dtype", found=found, hint=DTYPE_HINT)
 
 
-def without_samples(datasets: Mapping[str, Described]) -> set[str]:
-    """Return datasets beside the arrays without samples: scalars, empty ones, texts of another length."""
-    shapes = {name: one.shape for name, one in datasets.items() if one.shape is not None}
-    arrays = {
-        name: shape
-        for name, shape in shapes.items()
-        if shape and 0 not in shape and not datasets[name].refused
-    }
-    lengths = {shape[0] for shape in arrays.values()}
-    others = {name: shape for name, shape in shapes.items() if arrays and name not in arrays}
-    return {name for name, shape in others.items() if not shape or 0 in shape or shape[0] not in lengths}
-
-
 class Member:
     """A member of a compound dataset, which is read and located as a dataset of its own."""
 

@@ -464,11 +464,23 @@ def schema_of(path: Path, tables: Iterable[Table], fields: Sequence[Field], chos
 
     CorruptArtifact if pieces of a column do not fit each other, or there are no rows.
     """
-    shapes, first = dict[str, tuple[tuple[int, ...], str]](), list[Table]()
+    shapes, first, taken = dict[str, tuple[tuple[int, ...], str]](), list[Table](), list[str]()
     elements, rows, samples = Counter[str](), Counter[str](), 0
     for table in tables:
-        first, samples = first or [table], samples + table.rows
-        for name, piece in table.pieces(selected_columns(path, table.schema, fields, chosen)):
+        try:
+            names = selected_columns(path, table.schema, fields, chosen)
+        except CorruptArtifact as error:  # its hint selects columns of the path
+            raise error.changed(problem=f"{error.problem}, in {table.file.name}") from None
+        first, taken, samples = first or [table], taken or names, samples + table.rows
+        if set(names) != set(taken):
+            problem, hint = (
+                f"its columns are not those of {first[0].file.name}",
+                "select those of all with '::'",
+            )
+            raise CorruptArtifact(
+                problem, "missing-array", table.file, expected=listed(taken), found=listed(names), hint=hint
+            )
+        for name, piece in table.pieces(names):
             shape = sample_shape(table.file, name, piece, True, rows[name])
             rows[name] += len(piece)
             elements[name] += _elements(plain(piece))
@@ -493,7 +505,13 @@ def _common(
 ) -> tuple[tuple[int, ...], str]:
     """Return the shape, with the axes in which two pieces differ, and the dtype of both."""
     (shape, dtype), (other_shape, other_dtype) = known, other
-    if dtype != other_dtype or len(shape) != len(other_shape):
+    if dtype != other_dtype:
+        problem, hint = (
+            f"column {name}: its type changes",
+            "cast it to one type in all files, as by pandas' astype",
+        )
+        raise CorruptArtifact(problem, "unequal-shapes", path, expected=dtype, found=other_dtype, hint=hint)
+    if len(shape) != len(other_shape):
         raise not_fixed(path, f"column {name}", f"{known} and {other}")
     pairs = zip(shape, other_shape, strict=True)
     varying = varying_axes([size if size == own else VARIES for size, own in pairs])

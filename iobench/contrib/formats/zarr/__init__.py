@@ -98,10 +98,11 @@ class Zarr(ArrayFormat, Detectable):
         return Groups.of({name: (one.shape, one.dtype.name) for name, one in open_arrays(path)[0].items()})
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Report the chunks that are not stored, which may be intended or a loss."""
-        from iobench.contrib.formats.zarr.reader import not_stored
+        """Report the chunks that are not stored, which may be intended or a loss, and arrays left out."""
+        from iobench.contrib.formats.zarr.reader import not_read
 
-        return not_stored(split_selection(path)[0], schema)
+        path, chosen = split_selection(path)
+        return not_read(path, schema, chosen)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a whole last shard and chunk per field, and the overhead of chunks."""

@@ -30,6 +30,7 @@ from iobench.base.errors import CorruptArtifact, corrupt, damage, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.formats import (
+    DTYPES,
     Array,
     Batch,
     Blocks,
@@ -47,7 +48,9 @@ from iobench.formats import (
     select_arrays,
     selected_schema,
     unclosed,
+    without_samples,
 )
+from iobench.formats.folders import parts_not_read
 
 OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk is stored
 # Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
@@ -160,12 +163,16 @@ def _missing_in_shard(array: zarr.Array[Any], file: Path, place: tuple[int, ...]
 
 
 def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str] = ()) -> Schema:
-    """Return the schema of arrays that another program wrote; CorruptArtifact if chunks are damaged."""
+    """Return the schema of arrays that another program wrote; CorruptArtifact if chunks are damaged.
+
+    What has no axis of samples is left out, unless it is `chosen`.
+    """
     arrays, _ = open_arrays(path)
     every = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
-    schema = selected_schema(path, every, select_arrays(path, every, chosen), fields)
+    taken = [name for name in select_arrays(path, every, chosen) if name not in _left_out(arrays, chosen)]
+    schema = selected_schema(path, every, taken, fields)
     if schema.logical_bytes > MOST_FILLED_BYTES + MOST_PACKED * stored_bytes:
         problem, expected = "most of the data were never written", f"{schema.logical_bytes:,} bytes of arrays"
         found = f"{stored_bytes:,} stored bytes"
@@ -178,10 +185,18 @@ def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str] =
     return schema
 
 
-def not_stored(path: Path, schema: Schema) -> list[Finding]:
-    """Warn of each field with chunks that are not stored."""
+def _left_out(arrays: Mapping[str, zarr.Array[Any]], chosen: Sequence[str]) -> set[str]:
+    """Return the arrays beside others that have no axis of samples, without those that are `chosen`."""
+    refused = {name for name, one in arrays.items() if one.dtype.name not in DTYPES}
+    return without_samples({name: one.shape for name, one in arrays.items()}, refused) - set(chosen)
+
+
+def not_read(path: Path, schema: Schema, chosen: Sequence[str]) -> list[Finding]:
+    """Warn of each field with chunks that are not stored, and of arrays that are left out."""
     arrays, _ = open_arrays(path)
-    names, notes = fields_by_name(path, arrays), []
+    left_out = _left_out(arrays, chosen).intersection(select_arrays(path, arrays, chosen))
+    notes = parts_not_read("array", left_out, " without an axis of samples")
+    names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
         missing, total = missing_chunks(array, path / array.path)
