@@ -1,10 +1,12 @@
 """A watched DataLoader is a DataLoader to everything that shards one; watch says if nothing did."""
 
 import copy
+import gc
 import inspect
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -164,6 +166,51 @@ def test_watching_draws_no_other_random_numbers():
         between = torch.rand(1).item()
         draws.append((between, [rows.tolist() for (rows,) in batches]))
     assert draws[0] == draws[1]
+
+
+class Interrupted(Exception):
+    """What the handler of a signal raises."""
+
+
+def interrupt_the_collector():
+    """Let a signal come while the collector works; its handler runs in the first Python code after it."""
+
+    def handler(number, frame):
+        came.append(number)
+        raise Interrupted
+
+    came = []
+    heap, before = [[] for _ in range(500_000)], signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)
+        gc.collect()
+        while not came:
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        heap.clear()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["before-an-error", "before-a-batch"])
+def test_what_a_signal_raises_while_the_collector_works_reaches_the_training(ends):
+    def batches():
+        yield torch.zeros(8)
+        interrupt_the_collector()
+        if ends:
+            raise KeyError("later")
+        yield torch.zeros(8)
+
+    loop = watched(batches(), "cpu", lambda stats: None)
+    with pytest.raises(Interrupted):
+        list(loop)
+
+
+def test_an_error_before_the_first_batch_is_named():
+    loop = watched((next(iter([])) for _ in range(1)), "cpu", lambda stats: None)
+    with pytest.raises(RuntimeError):
+        list(loop)
+    assert (loop.stats.raised, loop.stats.batches) == ("RuntimeError", 0)
+    assert "RuntimeError" in diagnose(loop.stats).findings[0].message
 
 
 @pytest.mark.parametrize("tensors", [1, 20])

@@ -322,7 +322,8 @@ def _next_step(verdict: Finding, others: Sequence[Finding], target: str, max_tim
 
 def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool, advice: Sequence[Advice]) -> Finding:
     if loop.batches == 0:
-        return Finding("empty", "The loader yielded no batches")
+        ended = f"raised {loop.raised} before its first batch" if loop.raised else "yielded no batches"
+        return Finding("empty", f"The loader {ended}")
     unit = "samples" if loop.samples else "batches"
     speed = f"{rate_text(loop.rate)} {unit}/s"
     values: Values = {f"{unit}_per_s": loop.rate, "batches": loop.batches}

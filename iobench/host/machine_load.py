@@ -12,9 +12,10 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from iobench.host.machine_info import block_device
 from iobench.host.process_counters import descendants
 
 Number = TypeVar("Number", int, float)
+Item = TypeVar("Item")
 
 PRESSURE, STAT = Path("/proc/pressure"), Path("/proc/stat")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -385,27 +387,56 @@ class Sampler:
 
 
 class CollectorTime:
-    """Time that the collector takes in the thread of a `with` block, in `ns`."""
+    """Time that the collector takes in the thread of a `with` block, in `ns`.
+
+    What a signal's handler raises in a function that the collector calls is lost: Ctrl-C, or torch's error
+    for a dead worker. So the collector calls a generator, which can keep it; `over` and the end of the
+    block raise it.
+    """
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._clock, self.ns = clock, 0
-        self._thread = self._began = 0
+        self._clock, self.ns, self._thread = clock, 0, 0
+        self._kept: BaseException | None = None
+        noting = self._noting()
+        next(noting)
+        self._note = partial(min, key=noting.send)  # `min` sends it the two arguments, phase and details
 
     def __enter__(self) -> CollectorTime:
         self._thread = threading.get_ident()
         gc.callbacks.append(self._note)
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         gc.callbacks.remove(self._note)
+        self._raise(error)
 
-    def _note(self, phase: str, info: Mapping[str, Any]) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        if phase == "start":
-            self._began = self._clock()
-        else:
-            self.ns += self._clock() - self._began
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items; raises before one what a handler raised meanwhile."""
+        for item in items:
+            if self._kept is not None:
+                self._raise()
+            yield item
+
+    def _raise(self, instead_of: BaseException | None = None) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None and not isinstance(instead_of, GeneratorExit):
+            raise kept from instead_of
+
+    def _noting(self) -> Generator[int, object, None]:
+        began = 0
+        while True:
+            try:
+                phase = yield 0
+                if threading.get_ident() != self._thread:
+                    continue
+                if phase == "start":
+                    began = self._clock()
+                elif phase == "stop":
+                    self.ns += self._clock() - began
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a handler raises anything
+                self._kept = self._kept or error
 
 
 SNAPSHOT_S = 0.5  # between memory snapshots, each of which takes a few ms of one core

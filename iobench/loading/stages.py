@@ -50,8 +50,8 @@ class StageProfile(Stages):
         self._collector.__enter__()
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._collector.__exit__(*exc)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._collector.__exit__(kind, error, trace)
 
     def timed(self, stage: str, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function, wrapped so that the time of its calls counts for a stage."""

@@ -16,6 +16,7 @@ from iobench.base.text import listed, suggestion
 from iobench.host.system_errors import system_error
 
 WORKER_DIED = "DataLoader worker"  # torch's message begins with it, and gives no class of its own
+TORCH_ADVICE = ". Details are lost due to multiprocessing."  # behind that message
 # in the message of an error that a worker of torch raised
 TRACEBACK = "Traceback (most recent call last):\n"
 WORKER_TRACEBACK = f"Original {TRACEBACK}"
@@ -32,7 +33,9 @@ LAUNCHERS = tuple(f"{folder}{name}/" for folder in INSTALLED for name in ("torch
 def target_error(problem: str, error: BaseException, kind: str | None = None) -> TargetError:
     """Return a TargetError with the traceback of the user's own code."""
     usual = "ended-process" if isinstance(error, SystemExit) else "raised"
-    failure = TargetError(problem, kind=kind or usual)
+    ended = str(error).startswith(WORKER_DIED) and "signal" not in str(error)
+    hint = "the worker ended itself, as by sys.exit; num_workers=0 shows where" if ended else None
+    failure = TargetError(problem, kind=kind or usual, hint=hint)
     failure.traceback = traceback_of(error)
     return failure
 
@@ -142,7 +145,7 @@ def first_line(message: str, name: str = "") -> str:
     If torch put a worker's traceback into it, the line is that of the worker's error.
     """
     workers = list(WORKER_ERROR.finditer(message)) if WORKER_TRACEBACK in message else []
-    line = workers[-1]["line"] if workers else message.strip().partition("\n")[0]
+    line = workers[-1]["line"] if workers else message.strip().partition("\n")[0].partition(TORCH_ADVICE)[0]
     return re.sub(rf"^(?:\w+\.)*{re.escape(name)}(?:: |$)", "", line) if workers else line
 
 

@@ -331,6 +331,7 @@ class LoopStats:
     open_files: int = 0  # most that one process held, beyond those that this one held before
     shared_bytes: int = 0  # growth of /dev/shm at its peak
     rank_waits: dict[int, float] = field(default_factory=dict)  # shares of waiting of other ranks, on rank 0
+    raised: str = ""  # class of the error with which the loader ended the loop
 
     @property
     def wait_share(self) -> float:

@@ -257,18 +257,21 @@ class WatchedLoader(Displayed, Generic[T]):
         name = f"{self._number}/{self._begun}"  # the same on all ranks
         loop = _Loop(name, device, processes.steady, inspect_loader(loader).workers or 1)
         replay, collector = LoopReplay[T](device, self._headroom), CollectorTime()
-        begun = False
+        begun, raised = False, ""
         try:
             with processes.active(), collector:
                 items = loop.opened(loader)
                 yield None
                 begun = True
-                yield from loop.over(replay.holding(items) if self._headroom else items)
+                yield from collector.over(loop.over(replay.holding(items) if self._headroom else items))
             yield from replay
+        except Exception as error:
+            raised = type(error).__name__
+            raise
         finally:
             if begun:
                 stats, gc_s = loop.stats(loader, processes), collector.ns / 1e9
-                self.loops.append(replace(stats, replay_step_s=replay.step_s, gc_s=gc_s))
+                self.loops.append(replace(stats, replay_step_s=replay.step_s, gc_s=gc_s, raised=raised))
                 self._on_end(self.loops[-1])
 
     def __len__(self) -> int:
