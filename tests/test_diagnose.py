@@ -271,6 +271,7 @@ FEW = loop(loader={"workers": 0}, workers=0, samples=1000)
         ("jpeg-decoder", [tried("decoder", 300, **DECODER), spending("decoding")]),
         ("jpeg-decoder", [Candidate("", DECODER, "decoder"), spending("decoding")]),
         ("default-collate", [tried("default-collate", 300), profile()]),
+        ("torch-threads", [tried("one-thread", 300), profile()]),
         ("garbage-collection", [tried("gc", 300), profile()]),
         ("garbage-collection", [loop(loader={"workers": 0}, gc_s=2.0, **QUICK), profile(gc_share=0.2)]),
         ("garbage-collection", [profile(gc_share=0.2)]),
@@ -364,6 +365,7 @@ def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidat
         [loop(gc_s=5.0)],
         [loop(loader={"workers": 0}, gc_s=5.0, **QUICK), profile(gc_share=0.05)],
         [tried("gc", 101), profile(gc_share=0.2)],
+        [tried("one-thread", 101), profile()],
         [loop(loader={"workers": 4096}), candidate("0 workers", 90, num_workers=0)],
         [loop(loader={"workers": 4096}, worker_cpu_s=1.0), tried("threads", 90)],
         [loop(worker_cpu_s=19.0), Candidate("one thread", {"worker_threads": 1}, "threads")],
@@ -417,6 +419,7 @@ def race_only(kind, rate, **changes):
         ("workers", 150, {"num_workers": 0}, []),
         ("threads", 900, {"worker_threads": 1}, ["threads"]),
         ("threads", 150, {"worker_threads": 1}, []),
+        ("one-thread", 900, {}, ["torch-threads"]),
     ],
 )
 def test_a_cause_is_named_as_undecided_where_time_was_too_short_for_final_rounds(

@@ -779,10 +779,25 @@ def test_the_time_of_the_garbage_collector_is_seen(options):
 
 
 def test_a_frozen_heap_lasts_for_a_loop():
-    frozen = remedies.WithFrozenHeap([1, 2])
+    frozen = remedies.During([1, 2], remedies.frozen_heap)
     assert [(one, gc.get_freeze_count() > 0) for one in frozen] == [(1, True), (2, True)]
     assert gc.get_freeze_count() == 0
     gc.freeze()  # what the tests import, again: workers that are forked would copy it when they collect
+
+
+@pytest.mark.parametrize("options", [{}, FORK], ids=["main", "workers"])
+def test_one_thread_of_torch_is_tried_for_samples_that_it_makes_in_the_main_process(options):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        loader = DataLoader(Samples(64, lambda row: torch.ones(200_000).float().exp().sum()), 4, **options)
+        tried = [one for one in examined(loader).changes if one.kind == "one-thread"]
+        assert len(tried) == (0 if options else 1)
+        for one in tried:
+            assert {torch.get_num_threads() for _ in one.make()} == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_samples_that_differ_from_time_to_time_are_not_cached():

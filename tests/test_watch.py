@@ -169,7 +169,7 @@ def test_watching_draws_no_other_random_numbers():
 
 
 class Interrupted(Exception):
-    """What the handler of a signal raises."""
+    """Raised by the handler of a signal."""
 
 
 def interrupt_the_collector():

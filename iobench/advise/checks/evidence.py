@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # it loads torch
     from iobench.advise.checks.profiling import Profile
 
 SHARE = 0.3  # of the time, from which on advice is worth giving
+COMPUTED = 0.1  # of the time in torch's functions, from which on its threads matter
 WITHOUT_GAIN = ("equivalent", "slower")  # outcomes of final rounds
 LEAST = 1.5  # times the baseline in a race, from which on a candidate seems faster after several rounds
 VARYING = "varying-samples"  # kind of the finding that samples differ each time they are read
@@ -82,6 +83,12 @@ def gc_shares(loop: LoopStats, fetching: Profile | None) -> list[float]:
     """Return the shares of the time that the garbage collector took where samples are fetched, by loop."""
     watched = [] if loop.loader.workers else [loop.gc_s / max(loop.elapsed_s, 1e-9)]
     return [*watched, fetching.gc_share] if fetching is not None else watched
+
+
+def computes_here(loop: LoopStats, fetching: Profile) -> bool:
+    """Return whether the main process makes the samples, by functions of torch to a considerable part."""
+    share = max((one.share for one in fetching.libraries if one.name == "torch"), default=0.0)
+    return not loop.loader.workers and share >= COMPUTED
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from iobench import formats
 from iobench.advise.checks import decoding, sample_calls
 from iobench.advise.checks.decoding import DecoderSpeed, JpegFile
-from iobench.advise.checks.evidence import SHARE, VARYING, gc_shares
+from iobench.advise.checks.evidence import SHARE, VARYING, computes_here, gc_shares
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.sample_calls import SampleCalls
@@ -147,6 +147,7 @@ def _views(value: Any) -> Any:
 
 CACHED = "samples kept in memory"
 FROZEN = "gc.freeze()"
+ONE_TORCH_THREAD = "torch.set_num_threads(1)"
 KEPT_OPEN, UNCHUNKED = "files kept open", "arrays without chunks"
 DEFAULT_COLLATE = "torch's own collate function"
 OTHER_DECODER = "another JPEG decoder"
@@ -160,21 +161,39 @@ KEEP, PROBES = 0.2, 0.15  # of the time left: to fill the memory with samples, a
 SLOW_SAMPLE_S = 20e-6  # under the profiler; indexing a tensor takes less
 
 
-class WithFrozenHeap:
-    """A loader; objects that exist when a loop begins are not looked at by the collector during it."""
+class During:
+    """A loader each of whose loops runs in a context."""
 
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self._loader = loader
+    def __init__(self, loader: Iterable[Any], context: Callable[[], AbstractContextManager[None]]) -> None:
+        self._loader, self._context = loader, context
 
     def __iter__(self) -> Iterator[Any]:
-        gc.freeze()
-        try:
+        with self._context():
             yield from self._loader
-        finally:
-            gc.unfreeze()
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Keep the collector from looking at the objects that exist."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute in the calling thread alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Remedies:
@@ -200,9 +219,19 @@ class Remedies:
         if self._loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler:
             found += self._for_samples()
         if max(gc_shares(self._loop, self._profiles[-1])) >= COLLECTED and not gc.get_freeze_count():
-            make = lambda: WithFrozenHeap(self._loader.unchanged)  # noqa: E731 - one line, used once
-            found.append(Candidate(FROZEN, {"gc": "freeze"}, "gc", make=make))
+            found.append(self._during(FROZEN, {"gc": "freeze"}, "gc", frozen_heap))
+        if torch.get_num_threads() > 1 and computes_here(self._loop, self._profiles[-1]):
+            found.append(self._during(ONE_TORCH_THREAD, {"torch_threads": 1}, "one-thread", one_thread))
         return found
+
+    def _during(
+        self,
+        name: str,
+        changes: dict[str, Any],
+        kind: str,
+        context: Callable[[], AbstractContextManager[None]],
+    ) -> Candidate:
+        return Candidate(name, changes, kind, make=lambda: During(self._loader.unchanged, context))
 
     def _for_samples(self) -> Iterator[Candidate]:
         """Yield changes of the work for each sample; a copy of the dataset is asked for some samples."""

@@ -191,6 +191,16 @@ def threads(evidence: Evidence) -> Advice | None:
     return Advice("threads", message, hint, values, *measured(tried))
 
 
+def torch_threads(evidence: Evidence) -> Advice | None:
+    """Threads of torch in the main process that wait for each other, and for cores that others use."""
+    tried = evidence.gain("one-thread")
+    if tried is None and evidence.promising("one-thread") is None:
+        return None
+    message = "torch's threads in the main process wait for each other for each sample"
+    hint = "call torch.set_num_threads(1), or load in workers, which have one thread each"
+    return Advice("torch-threads", message, hint, {}, *measured(tried))
+
+
 def sampler(evidence: Evidence) -> Advice | None:
     """Sampler that takes long in the main process, which workers wait for."""
     loop, loader = evidence.loop, evidence.loop.loader

@@ -59,6 +59,7 @@ CHECKS: dict[str, Check] = {
     "pageable-memory": Check(setting_checks.pinned, ("pinned",)),
     "pinned-without-device": Check(setting_checks.pinned_for_nothing),
     "threads": Check(setting_checks.threads, ("threads",)),
+    "torch-threads": Check(setting_checks.torch_threads, ("one-thread",)),
     "first-batch": Check(setting_checks.first_batch, ("persistent",)),
     # samples and batches
     "disk": Check(sample_checks.disk),

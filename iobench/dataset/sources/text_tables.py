@@ -61,7 +61,7 @@ MOST_BITS = 1000  # of an integer that becomes a float64
 
 @dataclass
 class Numbers:
-    """What the numbers in a column, or under a key, have been so far."""
+    """Range and type of the numbers in a column, or under a key, so far."""
 
     what: str
     kind: Any = None  # Arrow's type that holds all of them
