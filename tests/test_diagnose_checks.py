@@ -623,6 +623,14 @@ def hdf5_file(folder):
     return [read, lambda row: torch.from_numpy(kept["x"][row])]
 
 
+def hdf5_array(folder):
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["x"] = np.zeros((64, 16))
+    kept = h5py.File(folder / "x.h5")
+    array = kept["x"]
+    return [lambda row: torch.from_numpy(kept["x"][row]), lambda row: torch.from_numpy(array[row])]
+
+
 def listing(folder):
     for number in range(64):
         (folder / f"{number}.bin").touch()
@@ -645,6 +653,7 @@ def sound(folder):
         ("npz-members", archive, 512),
         ("file-reopened", environment, 2048),
         ("file-reopened", hdf5_file, 1024),
+        ("array-lookup", hdf5_array, 1024),
         ("folder-listed", listing, 512),
         ("whole-sound", sound, 128),
         ("file-per-sample", files, 1024),

@@ -117,7 +117,17 @@ WORK = {
         message="opening a file of many samples for each sample",
         hint="open it once in each process, in the first __getitem__, and keep it open",
         measured_by=("kept-open",),
-        contains=("files",),
+        contains=("files", "lookups"),
+    ),
+    "lookups": Work(
+        calls=r"h5py/_hl/group\.py:\d+ __getitem__|zarr/core/group\.py:\d+ __getitem__",
+        also=r"h5py/_hl/dataset\.py:\d+ _fast_reader",  # which each object makes once
+        each=True,
+        kind="array-lookup",
+        cause="Array of an HDF5 or Zarr file that is looked up by its name for each sample.",
+        message="looking up an array by its name for each sample",
+        hint="keep the array itself (self.x = file['x']), in the first __getitem__ of each process",
+        measured_by=("kept-arrays",),
     ),
     "listings": Work(
         calls=r"posix\.(listdir|scandir)|/glob\.py:\d+ i?glob|\bpathlib\S*:\d+ (r?glob|iterdir)",

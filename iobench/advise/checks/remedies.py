@@ -148,7 +148,7 @@ def _views(value: Any) -> Any:
 CACHED = "samples kept in memory"
 FROZEN = "gc.freeze()"
 ONE_TORCH_THREAD = "torch.set_num_threads(1)"
-KEPT_OPEN, UNCHUNKED = "files kept open", "arrays without chunks"
+KEPT_OPEN, KEPT_ARRAYS, UNCHUNKED = "files kept open", "arrays kept", "arrays without chunks"
 DEFAULT_COLLATE = "torch's own collate function"
 OTHER_DECODER = "another JPEG decoder"
 FASTER = 1.05  # times Pillow's speed, from which on a decoder is tried in the loader
@@ -248,6 +248,7 @@ class Remedies:
                 size = self._sample.resized_to if decoded else None
                 collated = self._collates_alike(samples)
             yield from self._opened_once(dataset, rows[0])
+            yield from self._looked_up_once()
             yield from self._unchunked(dataset)
             yield from self._kept(dataset) if repeats else ()
         except DeadlineReached:
@@ -314,6 +315,13 @@ class Remedies:
                 dataset[row]
         if opened:
             yield self._patched(KEPT_OPEN, "kept-open", partial(sample_calls.files_kept_open, {}))
+
+    def _looked_up_once(self) -> Iterator[Candidate]:
+        """Yield the loader over arrays that are kept, where it looks them up for each sample."""
+        profile = self._profiles[-1]
+        opened, _ = profile.outer.get("openings", (0, ""))
+        if profile.costs.get("lookups", 0.0) >= SHARE and opened < profile.getitem_calls / 2:
+            yield self._patched(KEPT_ARRAYS, "kept-arrays", partial(sample_calls.arrays_kept, {}))
 
     def _unchunked(self, dataset: Any) -> Iterator[Candidate]:
         """Yield the loader over chunked arrays that are read from memory, as far as time allows."""

@@ -274,6 +274,25 @@ def files_kept_open(opened: dict[Any, Any]) -> Iterator[None]:
 
 
 @contextmanager
+def arrays_kept(known: dict[Any, Any]) -> Iterator[None]:
+    """Let an array that was looked up in a group by its name be given again."""
+
+    def keeping(own: Any) -> Any:
+        def kept(group: Any, name: Any) -> Any:
+            key = (id(group), name)  # the group is kept, too, so that no other one gets its id
+            if key not in known:
+                if len(known) >= MOST_FILES:
+                    return own(group, name)
+                known[key] = group, own(group, name)
+            return known[key][1]
+
+        return kept
+
+    with _all_replaced({"h5py": ("Group.__getitem__",), "zarr": ("Group.__getitem__",)}, keeping):
+        yield
+
+
+@contextmanager
 def arrays_in_memory(arrays: dict[Any, Any]) -> Iterator[None]:
     """Let chunked arrays be read from memory, as from a file without chunks; each is read once as a whole."""
 

@@ -21,6 +21,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from eval.loaders.answers import FORK, Answer, Computed
+from eval.loaders.data import ROWS
 
 MANY, FEW, POINTS = 800, 48, 400
 
@@ -268,6 +269,24 @@ def shared_hdf5(folder: Path):
     return DataLoader(Inherited(volumes(folder)), 4, shuffle=True, num_workers=2, **FORK)
 
 
+class LookedUp(Dataset):
+    """Keeps the file open, and looks its array up by name for each sample."""
+
+    def __init__(self, path):
+        self.path, self.file = path, None
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, row):
+        self.file = self.file or h5py.File(self.path)
+        return torch.from_numpy(self.file["x"][row])
+
+
+def looked_up(folder: Path):
+    return DataLoader(LookedUp(folder / "plain.h5"), 64, shuffle=True)
+
+
 IMAGES = ("jpeg-decoder", "decoding", "too-few-workers")
 ANSWERS = {
     xml_boxes: Answer("parsed-text", also=("file-per-sample", "too-few-workers")),
@@ -280,6 +299,7 @@ ANSWERS = {
     mapped_npz: Answer("npz-members", also=("too-few-workers",), false=("decoding", "file-per-sample")),
     lmdb_opened: Answer("file-reopened", also=("too-few-workers",), false=("file-per-sample",)),
     h5py_opened: Answer("file-reopened", also=("too-few-workers",), false=("chunks",)),
+    looked_up: Answer("array-lookup", "per-sample", second=("array-lookup",)),
     gzip_crops: Answer("chunks", also=("too-few-workers",), false=("file-reopened",)),
     zarr_crops: Answer("chunks", also=("too-few-workers",)),
     resized_photos: Answer("jpeg-draft", also=IMAGES),
