@@ -24,7 +24,7 @@ from iobench.bench.case import Case
 from iobench.bench.executor import Executor, Tick
 from iobench.bench.part import Proof
 from iobench.bench.policies import FinalRounds
-from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
+from iobench.host.child import Child, ChildEnded, SharedCount
 from iobench.host.device import pick_device
 from iobench.loading.target import parse_target
 from iobench.results import stats
@@ -140,19 +140,12 @@ class _Process(Executor):
 
     def _turn(self, limit_s: float | None, tick: Tick) -> tuple[Measured, float]:
         """Let the process take a turn, and return what it measured and the seconds of a whole epoch."""
-        try:
+        with contextlib.suppress(ChildEnded):  # which `reply` reports
             self._child.send(limit_s)
-            self._child.wait(self._timeout_s, tick.check_interrupt)
-            answer = self._child.receive()
-        except ChildEnded:
-            message = f"{self._target}: its process {self._child.exit_reason()}"
-            raise CaseDied(message, kind="process-ended") from None
-        except ChildHung as error:
-            message = f"{self._target}: no batch came for {error.limit_s:g} s"
-            raise CaseDied(message, kind="timeout", hint="allow more time with --timeout") from None
-        if isinstance(answer, Exception):
-            raise answer
-        measured: tuple[Measured, float] = answer
+        try:
+            measured: tuple[Measured, float] = self._child.reply(self._timeout_s, tick.check_interrupt)
+        except CaseDied as error:
+            raise error.changed(problem=f"{self._target}: {error.problem}") from None
         return measured
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from iobench.bench.executor import InProcess, Tick
 from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.host import memory
-from iobench.host.child import Child, ChildEnded, ChildHung, ForkServer, SharedCount
+from iobench.host.child import Child, ChildEnded, ForkServer, SharedCount
 from iobench.results.parts import Measured
 
 KEPT_FREE = 0.125  # share of the memory for the case that is measured
@@ -103,7 +103,7 @@ class CaseProcess:
     def __init__(self, case: Case, manifest: Manifest, server: ForkServer) -> None:
         self.child = Child(f"{__name__}:serve", start=server.fork)
         self.warm = False
-        with contextlib.suppress(ChildEnded):  # it has died already, which `ask` reports
+        with contextlib.suppress(ChildEnded):
             self.child.send((case, manifest.root, manifest.index_end))
 
     def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
@@ -117,20 +117,10 @@ class CaseProcess:
             tick.check_interrupt()
             tick.progress.count = self.child.heartbeats.count - before
 
-        try:
+        with contextlib.suppress(ChildEnded):  # which `reply` reports
             self.child.send((what, argument))
-            self.child.wait(timeout_s, idle)
-            answer = self.child.receive()
-        except ChildEnded as error:
-            ended = f"its process {self.child.exit_reason()} while it read"
-            problem = f"{ended}: the disk, the file or a library failed"
-            raise CaseDied(problem, kind="process-ended") from error
-        except ChildHung as error:
-            problem = f"no batch came for {error.limit_s:g} s, so its process was ended"
-            raise CaseDied(problem, kind="timeout", hint="allow more time with --timeout") from error
+        answer = self.child.reply(timeout_s, idle)
         tick.progress.count = self.child.heartbeats.count - before
-        if isinstance(answer, Exception):
-            raise answer
         return answer
 
 

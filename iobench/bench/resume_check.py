@@ -39,7 +39,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.remote_dataset import dataset_named
 from iobench.dataset.verify import SampleHashes, sample_hashes
 from iobench.formats import Field, Schema
-from iobench.host.child import Child, ChildEnded, ChildHung, ForkServer, SharedCount
+from iobench.host.child import Child, ForkServer, SharedCount
 from iobench.host.rank_info import torchrun_variables
 from iobench.loading import checkpoint, loaders, target, user_errors
 from iobench.loading.inspection import batch_tensors, samples_in
@@ -377,14 +377,10 @@ class _Checker:
 
     def _delivery(self, child: Child) -> Delivery:
         try:
-            child.wait(self._plan.timeout_s)
-            done: Delivery = child.receive()
+            done: Delivery = child.reply(self._plan.timeout_s)
             return done
-        except ChildEnded:
-            return Delivery(error=CaseDied(f"its process {child.exit_reason()}", kind="process-ended"))
-        except ChildHung as error:
-            message = f"no batch came for {error.limit_s:g} s"
-            return Delivery(error=CaseDied(message, kind="timeout", hint="allow more time with --timeout"))
+        except CaseDied as error:
+            return Delivery(error=error)
 
 
 def _failure(made: Resume, failed: Delivery, resumed: bool, saving: bool) -> Resume:

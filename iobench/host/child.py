@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any
 
-from iobench.base.errors import SystemRefused
+from iobench.base.errors import CaseDied, SystemRefused
 from iobench.host.system_errors import cannot_start
 
 CHECK_S = 0.5
@@ -149,6 +149,24 @@ class Child:
         """Return the next message, which is unpickled: only from a child that reads no untrusted data."""
         with _ends():
             return self._connection.recv()
+
+    def reply(self, limit_s: float, idle: Callable[[], None] = lambda: None) -> Any:
+        """Wait for the next object that the function sends, an answer to one that was sent.
+
+        Raises an answer that is an error, and CaseDied if the process ended, or was silent for `limit_s`.
+        """
+        try:
+            self.wait(limit_s, idle)
+            answer = self.receive()
+        except ChildEnded:
+            problem = f"its process {self.exit_reason()}: the disk, the file or a library failed"
+            raise CaseDied(problem, kind="process-ended") from None
+        except ChildHung:
+            problem = f"no batch came for {limit_s:g} s, so its process was ended"
+            raise CaseDied(problem, kind="timeout", hint="allow more time with --timeout") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def receive_bytes(self, most: int) -> bytes:
         """Return the next message; raises ValueError if it has more than `most` bytes."""
