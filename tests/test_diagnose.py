@@ -31,7 +31,7 @@ from iobench.advise.checks import setting_checks
 from iobench.advise.checks.evidence import VARYING
 from iobench.advise.checks.loop_stats import LoaderInfo, LoopStats, inspect_loader
 from iobench.advise.checks.profiling import Profile
-from iobench.advise.checks.sample_calls import SampleCalls
+from iobench.advise.checks.sample_calls import ChunkedRead, SampleCalls
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose, loop_table, verdict_on_all
 from iobench.advise.settings import watchdog
@@ -190,6 +190,16 @@ def test_whole_batches_are_advised_with_the_workers_they_were_measured_with(work
     assert first.gain == pytest.approx(3.4)
     assert ("num_workers=4" in first.hint) == bool(workers)
     assert "sampler=loader.batch_sampler" in first.hint
+    assert ("num_workers=0" in first.hint) == (not workers)
+
+
+def test_workers_come_first_where_whole_batches_gain_mostly_by_leaving_them_out():
+    parts = (
+        loop(loader={"by_sample": True, "workers": 16}),
+        candidate("0 workers", 2000, num_workers=0),
+        candidate(BATCH_FETCH, 3400, batch_fetch=True, num_workers=0),
+    )
+    assert [one.kind for one in diagnose(*evidence(*parts)).advice] == ["workers-cost", "per-sample"]
 
 
 @pytest.mark.parametrize(("device", "named"), [("cpu", True), ("cuda:0", False)])
@@ -382,6 +392,23 @@ def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidat
 )
 def test_good_measurements_get_no_advice(parts):
     assert advice(*parts) == []
+
+
+def test_the_speed_of_a_short_loop_is_that_of_longer_rounds():
+    own = loop(GOOD, elapsed_s=0.001, wait_s=10.0, step_s=0.0)
+    verdict = next(iter(diagnose(own, [candidate(BASELINE, 5000)], alone=True).findings))
+    assert verdict.values["samples_per_s"] == pytest.approx(5000)
+
+
+@pytest.mark.parametrize(("kinds", "gain"), [(["cache"], 3.0), (["cache", "unchunked"], 2.0)])
+def test_a_gain_with_samples_in_memory_is_not_that_of_other_chunks(kinds, gain):
+    read = SampleCalls(arrays=[ChunkedRead("HDF5", "x", "x.h5", (512, 8), True, 64, 32768)])
+    rates = {"cache": 300, "unchunked": 200}
+    every = [AS, *(tried(one, rates[one]) for one in kinds)]
+    found = diagnose(loop(), every, [profile(costs={"chunks": 0.9})], sample=read).advice
+    (chunks,) = [one for one in found if one.kind == "chunks"]
+    assert chunks.gain == pytest.approx(gain)
+    assert ("memory" in chunks.hint) == ("unchunked" not in kinds)
 
 
 def test_advice_whose_gain_is_open_says_so_with_its_interval():
@@ -746,10 +773,12 @@ def test_workers_are_not_tried_where_they_could_not_send_the_batches(run, capfd)
 
 
 def end_workers():
-    """Kill workers whose loop did not end: torch would wait 5 s for each of them."""
+    """Kill workers whose loop did not end: torch would wait 5 s for each of them, and its handler raise."""
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for worker in multiprocessing.active_children():
         worker.kill()
         worker.join()
+    signal.signal(signal.SIGCHLD, handler)
 
 
 def test_a_loader_that_hangs_has_the_stacks_of_its_processes_and_others_survive():
@@ -766,6 +795,17 @@ def test_a_loader_that_hangs_has_the_stacks_of_its_processes_and_others_survive(
     assert "in hang" in caught.value.traceback
     assert signal.getsignal(signal.SIGALRM) is before
     end_workers()
+
+
+def test_a_loader_that_hangs_after_some_batches_is_named_when_the_time_ends():
+    def batches():
+        yield from (torch.zeros(8) for _ in range(3))
+        time.sleep(60)
+        yield torch.zeros(8)
+
+    with pytest.raises(TargetError, check=kind("timeout")) as caught:
+        run_session(batches(), max_time_s=8.0)
+    assert "in batches" in caught.value.traceback
 
 
 @pytest.mark.parametrize(

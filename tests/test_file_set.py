@@ -562,6 +562,46 @@ def test_scalars_beside_arrays_of_one_length_do_not_make_samples_of_patients(tmp
         assert [note.kind for note in notes] == ["files", *["not-read"] * left_out]
 
 
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [(lambda file: file.__delitem__("p4/y"), "missing-array"), (None, "unequal-shapes")],
+    ids=["lacking", "dtype"],
+)
+def test_the_group_that_differs_from_the_others_is_named(tmp_path, change, cause):
+    with h5py.File(tmp_path / "a.h5", "w") as opened:
+        for number in range(5):
+            opened[f"p{number}/x"] = X[number, : 3 + number % 3]
+            rows = np.arange(3 + number % 3)
+            opened[f"p{number}/y"] = rows.astype(np.int8) if number == 4 and change is None else rows
+        if change is not None:
+            change(opened)
+    with pytest.raises(SourceError, check=kind(cause)) as caught:
+        add(tmp_path / "a.h5", data_dir=tmp_path / "data")
+    assert "p4" in caught.value.problem
+
+
+def test_an_empty_part_is_named(tmp_path):
+    patients_in_hdf5(tmp_path / "a")
+    with h5py.File(tmp_path / "a/patient1.h5", "a") as opened:
+        del opened["ct"], opened["label"]
+        opened["ct"], opened["label"] = X[0, :0], np.arange(0)
+    with pytest.raises(SourceError, check=kind("empty-array")) as caught:
+        add(tmp_path / "a", data_dir=tmp_path / "data")
+    assert caught.value.path == str(tmp_path / "a/patient1.h5")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "word"), [(".bin", "parts:of=tokens"), (".mat", "loadmat"), (".nii.gz", "nibabel")]
+)
+def test_a_folder_of_files_of_one_kind_says_how_they_are_read(tmp_path, suffix, word):
+    (tmp_path / "a").mkdir()
+    for number in range(2):
+        (tmp_path / f"a/{number}{suffix}").write_bytes(bytes(100))
+    with pytest.raises(SourceError, check=kind("unrecognized")) as caught:
+        open_source(tmp_path / "a")
+    assert word in caught.value.hint
+
+
 def test_scalars_of_a_zarr_group_are_left_out_unless_they_are_named(tmp_path):
     group = pytest.importorskip("zarr").open_group(tmp_path / "a.zarr", mode="w")
     group["x"] = X

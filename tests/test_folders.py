@@ -17,6 +17,7 @@ from iobench.advise.requirements import Requirements
 from iobench.base.errors import SourceError
 from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
+from iobench.formats.folders import IMAGES
 
 SHAPE, VARIANT = (3, 8, 8), "images:shape=3x8x8"
 
@@ -28,7 +29,7 @@ def write(folder, *names):
         file.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith("/"):
             file.mkdir(exist_ok=True)
-        elif file.name.startswith("._") or file.suffix in (".heic", ".txt", ".db", ""):
+        elif file.name.startswith("._") or file.suffix not in IMAGES:
             file.write_bytes(b"\0\5\26\7")
         else:
             Image.new("RGB", (9, 9), (20 * number, 0, 0)).save(file)
@@ -176,6 +177,28 @@ def test_what_is_not_read_is_the_last_line_about_the_data_and_in_json(tmp_path, 
     assert printed["read"] == {"files": 3, "complete": False}
     (note,) = printed["notes"]
     assert (note["kind"], note["values"]) == ("not-read", {"files": 4, "not_read": 1, ".heic": 1})
+
+
+def test_one_label_for_all_is_said(tmp_path):
+    write(tmp_path / "a", "images/1.jpg", "annotations/instances.json")
+    notes = []
+    add(tmp_path / "a", data_dir=tmp_path / "data", warn=notes.append)
+    for found in (notes, open_source(tmp_path / "a").notes):
+        assert [one.values for one in found if one.kind == "one-label"] == [{"files": 1}]
+
+
+@pytest.mark.parametrize("stray", ["desktop.ini", "train.py", "archive.zip"])
+def test_a_stray_file_beside_folders_of_images_is_counted(tmp_path, stray):
+    write(tmp_path / "a", "cat/1.jpg", "dog/1.jpg", stray)
+    notes = []
+    manifest, _ = add(tmp_path / "a", data_dir=tmp_path / "data", warn=notes.append)
+    source = open_source(tmp_path / "a")
+    assert manifest.schema.samples == source.schema.samples == 2
+    for found in (notes, source.notes):
+        assert [one.values["not_read"] for one in found if one.kind == "not-read"] == [1]
+    write(tmp_path / "a", "src/x.py")  # a folder of a program that has images, too
+    with pytest.raises(SourceError):
+        open_source(tmp_path / "a")
 
 
 def test_shards_of_several_splits_are_named(tmp_path):

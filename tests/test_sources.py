@@ -511,6 +511,26 @@ class TestTables:
         (tmp_path / "a.jsonl").write_text("\n".join(lines))
         refused(tmp_path / "a.jsonl", "rounded")
 
+    def test_the_file_with_the_integer_is_named(self, tmp_path):
+        for number, one in enumerate((1, 2**53 + 1, 0.5)):
+            (tmp_path / f"{number}.csv").write_text(f"n\n{one}\n")
+        assert refused(tmp_path, "rounded").path == str(tmp_path / "1.csv")
+
+    def test_the_file_of_broken_lines_is_named(self, tmp_path):
+        (tmp_path / "1.jsonl").write_text('{"n": 1}\n')
+        (tmp_path / "2.jsonl").write_text('{"n": [1}\n')
+        assert refused(tmp_path, "not-a-table").path == str(tmp_path / "2.jsonl")
+
+    def test_parquet_files_may_have_their_columns_in_any_order(self, tmp_path):
+        columns = {"x": np.arange(4.0), "n": np.arange(4)}
+        for number, names in enumerate((["x", "n"], ["n", "x"])):
+            (tmp_path / f"{number}").mkdir()
+            table = pa.table({name: columns[name] + number for name in names})
+            pq.write_table(table, tmp_path / f"{number}/0.parquet")
+        read = everything(open_source(tmp_path))
+        for name, values in columns.items():
+            np.testing.assert_array_equal(read[name], np.concatenate([values, values + 1]))
+
     def test_integers_in_one_file_and_fractions_in_the_next_are_fractions(self, tmp_path):
         (tmp_path / "1.csv").write_text("n\n1\n2\n")
         (tmp_path / "2.csv").write_text("n\n0.5\n")

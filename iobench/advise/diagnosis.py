@@ -19,6 +19,7 @@ from iobench.advise.checks.table import CHECKS
 from iobench.advise.settings.candidate import UNSENDABLE, candidates_table, compare_to_baseline, unsuccessful
 from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
+from iobench.base.thresholds import ROUND_S
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import history
 from iobench.results.display import Block, Columns
@@ -231,7 +232,8 @@ def diagnose(
     advice = _ranked([one for one in found if not (unsendable and one.kind == MORE_WORKERS)])
     unsafe = [*filter(None, [_unsharded(loop)]), *filter(_is_unsafe, advice)]
     advice = [one for one in advice if one not in unsafe]
-    verdict = _verdict(loop, bottleneck, alone, advice)
+    raced = candidates[0].rate if candidates else 0.0
+    verdict = _verdict(loop, bottleneck, alone, advice, raced if loop.elapsed_s < ROUND_S else 0.0)
     best = [answer.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
     explained = any(CHECKS[one.kind].explains for one in advice)
     where = list(where_the_time_goes(evidence)) if slow and not explained else []
@@ -268,7 +270,15 @@ def _ranked(advice: Sequence[Advice]) -> list[Advice]:
     implied = [one for one in advice if one.kind == "repeated-work"]
     implied += [one for one in advice if one.kind == "garbage-collection" and not one.gain]
     left = [one for one in advice if not (named and one in implied)]
-    return sorted(left, key=lambda one: (-_expected(one), -float(one.values.get("share", 0.0))))
+    fewer = next((one.gain for one in left if one.kind == "workers-cost" and one.gain), None)
+
+    def expected(one: Advice) -> float:
+        """Return the expected gain; that of whole batches without workers is theirs for the most part."""
+        gain = _expected(one)
+        drops = one.kind == "per-sample" and fewer and not one.values["num_workers"]
+        return min(gain, 0.99 * fewer) if drops and fewer and fewer > gain / fewer else gain
+
+    return sorted(left, key=lambda one: (-expected(one), -float(one.values.get("share", 0.0))))
 
 
 def _expected(advice: Advice) -> float:
@@ -320,16 +330,20 @@ def _next_step(verdict: Finding, others: Sequence[Finding], target: str, max_tim
     return f"'iobench tune {loader} --step-ms MS' says if a training step of MS milliseconds waits for it"
 
 
-def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool, advice: Sequence[Advice]) -> Finding:
+def _verdict(
+    loop: LoopStats, bottleneck: bool | None, alone: bool, advice: Sequence[Advice], raced: float = 0.0
+) -> Finding:
+    """Return the verdict; `raced` is the loader's rate in longer rounds, if it is higher than the loop's."""
     if loop.batches == 0:
         ended = f"raised {loop.raised} before its first batch" if loop.raised else "yielded no batches"
         return Finding("empty", f"The loader {ended}")
     unit = "samples" if loop.samples else "batches"
-    speed = f"{rate_text(loop.rate)} {unit}/s"
-    values: Values = {f"{unit}_per_s": loop.rate, "batches": loop.batches}
+    rate = max(loop.rate, raced)
+    speed = f"{rate_text(rate)} {unit}/s"
+    values: Values = {f"{unit}_per_s": rate, "batches": loop.batches}
     if loop.samples:
-        speed += f", {bytes_text(loop.bytes_per_s)}/s"
-        values["bytes_per_s"] = loop.bytes_per_s
+        values["bytes_per_s"] = bytes_per_s = rate * loop.bytes / loop.samples
+        speed += f", {bytes_text(bytes_per_s)}/s"
     if alone and loop.batches > 1:
         best = advice[0].gain if advice else None
         can = f"This loader can be {three_digits(best)} × as fast" if best else "This loader can be faster"

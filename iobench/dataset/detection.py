@@ -13,8 +13,8 @@ from iobench.base.errors import SourceError
 from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.dataset import sandbox
-from iobench.dataset.file_set import TABLES, Detected
-from iobench.formats.folders import LABELLED, contains_images, suffix_of
+from iobench.dataset.file_set import TABLES, Detected, data_files
+from iobench.formats.folders import DESCRIBING, LABELLED, contains_images, has_suffix, suffix_of
 
 HEAD_BYTES = 4096  # of a file, by which it is recognized
 PACKED = {  # by the first bytes: the program, and how to unpack
@@ -36,7 +36,7 @@ CONVERSIONS = {  # one line of Python
     ".joblib": PICKLE.replace("{read}", "joblib.load"),
     ".arff": 'pandas.DataFrame(scipy.io.arff.loadarff("{name}")[0]).to_csv("{stem}.csv", index=False)',
     ".json": 'pandas.read_json("{name}").to_json("{stem}.jsonl", orient="records", lines=True)',
-    ".nii": 'numpy.save("{stem}.npy", nibabel.load("{name}").get_fdata())',
+    **dict.fromkeys((".nii", ".nii.gz"), 'numpy.save("{stem}.npy", nibabel.load("{name}").get_fdata())'),
     ".fits": 'numpy.save("{stem}.npy", astropy.io.fits.getdata("{name}").astype("float32"))',
     ".feather": 'pandas.read_feather("{name}").to_parquet("{stem}.parquet")',
     ".orc": 'pandas.read_orc("{name}").to_parquet("{stem}.parquet")',
@@ -46,6 +46,9 @@ CONVERSIONS = {  # one line of Python
     ".sav": TABLE.replace("{read}", "read_spss"),
     ".sas7bdat": TABLE.replace("{read}", "read_sas"),
 }
+ARRAYS_OF = (  # MATLAB's
+    'numpy.savez("{stem}.npz", **{{k: v for k, v in scipy.io.loadmat("{name}").items() if k[0] != "_"}})'
+)
 LIBSVM = re.compile(rb"[-+.,\deE]+(?: \d+:[-+.\deE]+)+\s")  # a label, and numbers of columns with values
 LIBSVM_TO_ARRAYS = (
     'x, y = sklearn.datasets.load_svmlight_file("{name}"); numpy.savez("{stem}.npz", x=x.toarray(), y=y)'
@@ -88,6 +91,8 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
         raise SourceError(problem, "unrecognized", path, hint=hint)
     if not path.is_dir():
         raise unrecognized(path, flag)
+    if (other := _of_one_kind(path, flag)) is not None:
+        raise other
     asked = ", ".join(name for name in formats.names() if name not in result.missing)
     missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
     raise SourceError(
@@ -98,9 +103,33 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
     )
 
 
+def _of_one_kind(path: Path, flag: str) -> SourceError | None:
+    """Return the error for a folder whose files have one suffix that says how to read or convert them."""
+    files = [one for one in data_files(path) if not has_suffix(one.name, DESCRIBING)]
+    suffix, *others = {suffix_of(one) for one in files} or {""}
+    name = formats.meant(suffix[1:])
+    if others or not (name or suffix in CONVERSIONS or suffix in ADAPTED):
+        return None
+    problem, hint = (
+        f"a folder of {suffix} files is not read",
+        f"if they are {name}, give {flag} parts:of={name}",
+    )
+    if name:
+        problem = f"what its {suffix} files hold is not certain"
+    else:
+        first = files[0]
+        code = CONVERSIONS.get(suffix, ARRAYS_OF).format(
+            name=first.name, stem=first.name.removesuffix(suffix)
+        )
+        hint = f"convert each: {code}"
+    return SourceError(problem, "unrecognized", path, hint=hint)
+
+
 def unrecognized(path: Path, flag: str) -> SourceError:
     """Return the error for a file that no format recognizes; `flag` is the option that names one."""
     suffix, problem = path.suffix.lower(), f"{path.suffix or 'a file without a suffix'} is not read"
+    if name := formats.meant(suffix[1:]):
+        problem = f"what the {suffix} file holds is not certain"
     with open(regular(path), "rb") as file:
         head = file.read(HEAD_BYTES)
     packed = _packed_by(path, head)
@@ -114,7 +143,6 @@ def unrecognized(path: Path, flag: str) -> SourceError:
         if CONVERSIONS[suffix] in (IMAGE, SOUND):
             hint = f"give a folder of such files, in one subfolder per label; or {hint}"
     else:
-        name = formats.meant(suffix[1:])
         usual = f"if it is {name}, give {flag} {name}; " if name else ""
         hint = f"{usual}{READ} and folders are read, other files where {flag} names their format"
     return SourceError(problem, "compressed" if packed else "unrecognized", path, hint=hint)

@@ -408,7 +408,7 @@ class ArrayShapes:
         """The relations that the files may have."""
         fields = len(self._files) > 1 and self._files[0].suffix == ".npy" and self._alike
         rows = list(zip(*self._rows, strict=True))
-        parts = bool(rows) and all(len(set(lengths)) == 1 and lengths[0] > 0 for lengths in rows)
+        parts = bool(rows) and all(len(set(lengths)) == 1 and lengths[0] >= 0 for lengths in rows)
         if self._noun == "group":
             fields = parts and self._alike
         return [SAMPLES, *[PARTS] * parts, *[FIELDS] * fields]

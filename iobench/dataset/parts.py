@@ -149,7 +149,7 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
         schemas = [self._described(with_selection(file, chosen), fields) for file in parts]
         first: Schema = schemas[0]
         for file, schema in zip(parts, schemas, strict=True):
-            if schema.fields != first.fields:
+            if set(schema.fields) != set(first.fields):
                 raise _unlike(file, schema, parts[0], first)
         totals = {name: sum(schema.totals[name] for schema in schemas) for name in first.totals}
         return replace(first, samples=sum(schema.samples for schema in schemas), totals=totals)
@@ -182,22 +182,25 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return the notes about the parts, the first one of each kind."""
         path, chosen = split_selection(path)
-        of_parts: dict[str, list[Finding]] = {}
+        of_parts: dict[str, list[tuple[Path, Finding]]] = {}
         parts = parts_in(path, self.part)
         for file in parts:
             part = with_selection(file, chosen)
             for note in self.part.notes(part, self.part.infer_schema(part)):
-                of_parts.setdefault(note.kind, []).append(replace(note, hint=self._for_parts(note.hint)))
+                own = replace(note, hint=self._for_parts(note.hint))
+                of_parts.setdefault(note.kind, []).append((file, own))
         left = self.part.groups(path).left if self.part.sniff(path) else ()
         notes = parts_not_read("array", left, " outside of the groups")
         if self.files(path) is None:  # of files, the sandbox adds what their names say
             notes += said_by_names(path, parts, "folder" if path.is_dir() else "group")
-        return notes + [
-            first
-            if not others
-            else replace(first, message=f"{first.message}; likewise {counted(len(others), 'time')} more")
-            for first, *others in of_parts.values()
-        ]
+        for (file, first), *others in of_parts.values():
+            message = first.message
+            if len(others) + 1 < len(parts):
+                message = f"{file.relative_to(path)}: {message}"
+            if others:
+                message += f"; likewise {counted(len(others), 'time')} more"
+            notes.append(replace(first, message=message))
+        return notes
 
     def check(self, path: Path, schema: Schema) -> None:
         """Check each part, if its format has to be checked."""
@@ -211,7 +214,7 @@ def _unlike(file: Path, schema: Schema, other: Path, first: Schema) -> CorruptAr
     """Return the error for a part with other fields than the first one."""
     names = {field.name for field in schema.fields} ^ {field.name for field in first.fields}
     return CorruptArtifact(
-        f"its fields are not those of {other.name}",
+        f"its fields are not those of {other}",
         "missing-array" if names else "unequal-shapes",
         file,
         expected=first.describe(),

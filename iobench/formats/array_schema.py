@@ -19,6 +19,7 @@ from iobench.formats.folders import natural
 from iobench.formats.ragged import Ragged
 from iobench.formats.schema import DTYPES, Array, Batch, Field, Schema, field_names, renamed
 
+LIKE_GROUPS = 3  # from which on groups of a file are taken for parts
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # sample axis included: HDF5's limit
 MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches of at least one sample
@@ -52,7 +53,8 @@ def select_arrays(path: Path, available: Collection[str], chosen: Collection[str
     """
     for name in chosen:
         if not any(_within(other, name) for other in available):
-            hint = f"{suggestion(name, available)}it holds {listed(available) or 'no arrays'}"
+            held = listed([repr(one) if "," in one else one for one in available])
+            hint = f"{suggestion(name, available)}it holds {held or 'no arrays'}"
             raise CorruptArtifact(f"no array {name!r}", "unknown-array", path, hint=hint)
     taken = [name for name in available if not chosen or any(_within(name, one) for one in chosen)]
     if not taken:
@@ -109,6 +111,8 @@ def _suggesting_selection(
 
     `arrays` are those that may be readable, and `tried` those that are not all so together.
     """
+    if error.kind in ("missing-array", "unequal-shapes"):  # of groups, of which a part is no dataset
+        return error
     groups: dict[int, list[str]] = {}
     for name, (shape, dtype) in arrays.items():
         with suppress(CorruptArtifact):
@@ -147,6 +151,7 @@ def without_samples(shapes: Mapping[str, tuple[int, ...]], refused: Collection[s
     arrays = {
         name: shape for name, shape in shapes.items() if shape and 0 not in shape and name not in refused
     }
+    arrays = arrays or {name: shape for name, shape in shapes.items() if shape and name not in refused}
     lengths = {shape[0] for shape in arrays.values()}
     others = {name: shape for name, shape in shapes.items() if arrays and name not in arrays}
     return {name for name, shape in others.items() if not shape or 0 in shape or shape[0] not in lengths}
@@ -261,6 +266,8 @@ def _arrays_schema(
     taken = {own: _field(path, own, name, *arrays[own]) for name, own in names.items() if name in requested}
     lengths = {own: arrays[own][0][0] for own in taken}
     if len(set(lengths.values())) > 1:
+        if (odd := _odd_group({name: arrays[name] for name in taken})) is not None:
+            raise CorruptArtifact(*odd, path, hint="write it like the others, or select arrays with '::'")
         shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
         raise CorruptArtifact("the arrays differ in length", "unequal-lengths", path, found=shown)
     fields = tuple(taken.values())
@@ -268,6 +275,28 @@ def _arrays_schema(
     schema = Schema(next(iter(lengths.values())), fields, renamed(fields, names), ragged)
     check_sample("", (), schema.sample_bytes, path)
     return schema
+
+
+def _odd_group(arrays: Mapping[str, ShapeAndDtype]) -> tuple[str, str] | None:
+    """Return problem and kind if a group differs from the others, most of which are alike; else None."""
+    groups: dict[str, dict[str, tuple[object, ...]]] = {}
+    for name, (shape, dtype) in arrays.items():
+        group, _, within = name.rpartition("/")
+        groups.setdefault(group, {})[within] = (len(shape), shape[1:], str(dtype))
+    kinds = Counter(tuple(sorted(own.items())) for own in groups.values())
+    (usual, count), *others = kinds.most_common()
+    if "" in groups or len(groups) < LIKE_GROUPS or count <= len(groups) / 2 or not others:
+        return None
+    odd, held = next((group, own) for group, own in groups.items() if tuple(sorted(own.items())) != usual)
+    for within, kind in usual:
+        if within not in held:
+            return f"group {odd} has no array {within}, which the others have", "missing-array"
+        if held[within] != kind:
+            return (
+                f"{odd}/{within} has another dtype, or shape of a sample, than the others",
+                "unequal-shapes",
+            )
+    return f"group {odd} has arrays that the others lack", "missing-array"
 
 
 def unsupported_dtype(path: Path, what: str, found: object) -> CorruptArtifact:

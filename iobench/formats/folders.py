@@ -92,28 +92,36 @@ def has_suffix(name: str, suffixes: Collection[str]) -> bool:
     return os.path.splitext(name)[1].lower() in suffixes
 
 
-def is_class_folder(path: Path, suffixes: Collection[str]) -> bool:
+def is_class_folder(path: Path, suffixes: Collection[str], strays: bool = False) -> bool:
     """Return True for a folder with files of these suffixes per class, and no other data in it.
 
-    They lie in a subfolder per class, or have the class in their name.
+    They lie in a subfolder per class, or have the class in their name. With `strays` any files may lie beside
+    the subfolders, if all of these hold some.
     """
     try:
         entries = entries_of(path)
         folders, plain = [entry for entry in entries if entry.is_dir()], {*DESCRIBING, *suffixes}
         if not all(has_suffix(entry.name, plain) for entry in entries if not entry.is_dir()):
-            return False
-        below = (entry for folder in folders for entry in files_below(folder.path))
-        return any(
-            has_suffix(entry.name, suffixes) for entry, _ in zip(below, range(MOST_LOOKS), strict=False)
-        ) or bool(labels_in_names([one.name for one in entries if has_suffix(one.name, suffixes)]))
+            return strays and bool(folders) and all(_holds(folder, suffixes) for folder in folders)
+        if any(_holds(folder, suffixes) for folder in folders):
+            return True
+        return bool(labels_in_names([one.name for one in entries if has_suffix(one.name, suffixes)]))
     except OSError:
         return False
+
+
+def _holds(folder: os.DirEntry[str], suffixes: Collection[str]) -> bool:
+    """Return whether one of the first files below a folder has one of these suffixes."""
+    files = zip(files_below(folder.path), range(MOST_LOOKS), strict=False)
+    return any(has_suffix(file.name, suffixes) for file, _ in files)
 
 
 def contains_images(path: Path) -> bool:
     """Return whether a folder has images in its subfolders and no other data, or images directly in it."""
     loose = (entry for entry in entries_of(path) if not entry.is_dir())
-    return is_class_folder(path, IMAGES) or any(has_suffix(entry.name, IMAGES) for entry in loose)
+    return is_class_folder(path, IMAGES, strays=True) or any(
+        has_suffix(entry.name, IMAGES) for entry in loose
+    )
 
 
 def labels_in_names(names: Sequence[str]) -> list[str]:
@@ -191,7 +199,16 @@ class ClassFolder:
         return cls(path, names, tuple(files), np.array(labels, np.int64))
 
     def notes(self) -> list[Finding]:
-        """Return how labels were taken, where folders lie inside those of the classes, or names say them."""
+        """Return how labels were taken, where folders lie inside those of the classes, or names say them.
+
+        Also, if all files have one label though there are other folders or files that may say more.
+        """
+        used = set(self.labels.tolist())
+        if len(used) == 1 and self.files[0].parent != self.path:
+            name = self.classes[used.pop()]
+            message = f"all {counted(len(self.files), 'file')} have one label, {name}"
+            hint = "if labels are in another file, such as .json or .csv, the fields do not hold them"
+            return [Finding("one-label", message, hint, {"files": len(self.files)})]
         if self.files[0].parent == self.path:
             counts = np.bincount(self.labels).tolist()
             some = enumerated(
@@ -209,7 +226,8 @@ class ClassFolder:
             f"the {counted(len(self.classes), 'label')} are the folders in {self.path.name}; "
             f"{counted(len(inner), 'folder')} inside them take the label of the outer one"
         )
-        hint = f"if inner folders are the labels, name the outer one, such as {self.path / self.classes[0]}"
+        outer = min(inner).relative_to(self.path).parts[0]
+        hint = f"if inner folders are the labels, name the outer one, such as {self.path / outer}"
         return [Finding("inner-folders", message, hint, {"labels": len(self.classes), "inner": len(inner)})]
 
     def _same_names(self) -> list[Finding]:

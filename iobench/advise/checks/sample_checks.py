@@ -262,7 +262,9 @@ def chunks(evidence: Evidence) -> Advice | None:
         hint = f"write it without compression, in one piece or in chunks of a sample: {command}"
         values: Values = {"share": share, "library": most.library, "compressed": int(most.compressed)}
         values |= {"read_bytes": most.read_bytes, "touched_bytes": most.touched_bytes}
-        return Advice("chunks", message, hint, values, *measured(evidence.gain("unchunked", "cache")))
+        tried = evidence.gain("unchunked") or evidence.gain("cache")
+        kept = "; measured with samples kept in memory" if tried and tried.candidate.kind == "cache" else ""
+        return Advice("chunks", message, hint + kept, values, *measured(tried))
     chunks = loader.chunks or (profile.chunks if profile else [])
     if not chunks or evidence.sample.arrays or not loader.by_sample or loader.in_order:
         return None

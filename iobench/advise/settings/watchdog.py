@@ -34,6 +34,8 @@ FORKED = re.compile(r"(?m)^  File .* in _worker_loop\n(  File .*\n)*")  # what c
 WRITE_S, LOOK_S = 0.5, 0.02  # at most, for a worker to write its stacks; between two looks at the file
 BUILDING = 5  # times the limit of a batch, for a function to build its loader
 LEAST, ANSWER = 0.1, 0.05  # of all time: for the loader at least, and for ending workers and the answer
+# a wait that has taken so long, most of all time, and so many times as long as any before it hangs
+HANGING_S, HANGING, LONGEST = 3.0, 0.5, 20
 REPEAT_S = 1.0  # until the next alarm, where a destructor or callback swallowed the error of this one
 
 
@@ -67,6 +69,10 @@ class DeadlineReached(TargetError):
     """The time for everything ended while the user's loader was at work."""
 
 
+class Hung(TargetError):
+    """The user's loader delivers no batch."""
+
+
 class Watchdog:
     """Raises TargetError, with the stacks of this process and its workers, if no batch comes for `limit_s`.
 
@@ -78,6 +84,8 @@ class Watchdog:
         self._stacks: IO[str] | None = None
         self._now = self.budget  # of what runs now
         self.delivered = False  # a batch has come
+        self._waiting_since: float | None = None  # for an item that is guarded
+        self._longest_s = 0.0  # wait for any
         self._ending = False  # the end has come
         self._ended = False  # the workers were ended
         self._guarding = False  # the user's loader is at work, and may be interrupted
@@ -121,16 +129,21 @@ class Watchdog:
         """Yield the same items, each within the time limit."""
         if self._now.over:  # an alarm could come while a worker is forked
             raise self._out_of_time()
+        self._waiting_since = time.monotonic()
         self._arm()
         try:
             for item in items:
                 self._disarm()
                 self.delivered = True
+                self._longest_s = max(self._longest_s, time.monotonic() - self._waiting_since)
                 yield item
+                self._waiting_since = time.monotonic()
                 self._arm()
         except DeadlineReached:
             if self._ending:
                 self._end_workers()
+            raise
+        except Hung:
             raise
         except Exception:
             # the loader misses its workers, or code that cleans up failed over the interruption
@@ -138,6 +151,7 @@ class Watchdog:
                 raise self._out_of_time() from None
             raise
         finally:
+            self._waiting_since = None
             self._disarm()
 
     @contextmanager
@@ -171,8 +185,8 @@ class Watchdog:
         if not self._guarding:  # a loader that is being closed may wait for its workers
             self._end_workers()
             return
-        late = self._now.over
-        error = self._out_of_time() if late else self._hung()
+        late = self._now.over and not self._hangs
+        error: TargetError = self._out_of_time() if late else self._hung()
         if not late or not self.delivered:
             frames = traceback.extract_stack(frame)
             own = max((at for at, one in enumerate(frames, 1) if one.filename.startswith(IOBENCH)), default=0)
@@ -202,9 +216,21 @@ class Watchdog:
             if child.daemon:  # a Manager of the user's is none
                 child.terminate()
 
-    def _hung(self) -> TargetError:
-        problem = f"no batch for {self._limit_s:g} s: the loader hangs where the stacks above show"
-        return TargetError(problem, kind="timeout", hint="if it is only slow, give a longer --timeout")
+    @property
+    def _waited_s(self) -> float:
+        return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
+
+    @property
+    def _hangs(self) -> bool:
+        """True if a batch is awaited for longer than any before, and for most of the time."""
+        return self.delivered and self._waited_s > max(
+            HANGING_S, HANGING * self.budget.seconds, LONGEST * self._longest_s
+        )
+
+    def _hung(self) -> Hung:
+        problem = f"no batch for {self._waited_s:.3g} s: the loader hangs where the stacks above show"
+        longer = "--max-time" if self._now.over else "--timeout"
+        return Hung(problem, kind="timeout", hint=f"if it is only slow, give a longer {longer}")
 
     def _out_of_time(self) -> DeadlineReached:
         why = "the loader is slow, or hangs where the stacks above show"

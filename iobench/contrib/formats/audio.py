@@ -109,7 +109,7 @@ class Audio(Format, Detectable):
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder with sound files in its subfolders, and no other data in it."""
-        return is_class_folder(path, SUFFIXES)
+        return is_class_folder(path, SUFFIXES, strays=True)
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return the clips of all classes."""

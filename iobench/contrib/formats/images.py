@@ -178,7 +178,7 @@ class Images(ScaledImages, Detectable):
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder with image files in its subfolders, and no other data in it."""
-        return is_class_folder(path, IMAGES)
+        return is_class_folder(path, IMAGES, strays=True)
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return the images of all classes."""

@@ -89,7 +89,8 @@ class Tokens(TokenWindows):
         notes, dtype = super().notes(path, schema), schema.fields[0].dtype
         if self.dtype is None and _described(path) is None:
             message = f"read as {dtype} tokens, which alone fits its content: it has no header"
-            hint = f"if that is wrong, name the format with its dtype, such as {self.name}:dtype=uint32"
+            other = "uint16" if dtype == "uint32" else "uint32"
+            hint = f"if that is wrong, name the format with its dtype, such as {self.name}:dtype={other}"
             notes.append(Finding("inferred-dtype", message, hint, {"dtype": dtype}))
         return notes
 

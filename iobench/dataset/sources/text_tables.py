@@ -67,7 +67,7 @@ class Numbers:
     kind: Any = None  # Arrow's type that holds all of them
     low: int = 0
     high: int = 0
-    rounded: int | None = None  # an integer that float64 does not hold
+    rounded: tuple[int, Path] | None = None  # an integer that float64 does not hold, and where it is
 
     def add(self, values: Any, path: Path) -> None:
         """Add the values of a block; ArrowException if no type holds them and those before.
@@ -79,7 +79,8 @@ class Numbers:
             self.low, self.high = min(self.low, int(integers.min())), max(self.high, int(integers.max()))
             if self.rounded is None and max(self.high, -self.low) > FLOAT_INTEGERS:
                 large = integers[(integers > FLOAT_INTEGERS) | (integers < -FLOAT_INTEGERS)]
-                self.rounded = _inexact(large.tolist())
+                first = _inexact(large.tolist())
+                self.rounded = (first, path) if first is not None else None
         schemas = [pyarrow.schema([("", kind)]) for kind in (self.kind or values.type, values.type)]
         self.kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
         if pyarrow.types.is_integer(self.kind) and self.high > INT64.max:
@@ -87,14 +88,12 @@ class Numbers:
             if self.low < 0:
                 raise self.inexact(path, self.high)
         if pyarrow.types.is_floating(self.kind) and self.rounded is not None:
-            raise self.inexact(path, self.rounded)
+            raise self.inexact(self.rounded[1], self.rounded[0])
 
     def inexact(self, path: Path, number: int) -> CorruptArtifact:
         """Return the error for an integer beside fractions or others that no dtype holds with it."""
         problem = f"{self.what}: no dtype holds all its numbers without rounding an integer"
-        hint = (
-            "write integers alone, of 64 bits; or each as a fraction, with '.0'; or select others with '::'"
-        )
+        hint = "write integers alone, of at most 64 bits; or select others with '::'"
         return CorruptArtifact(problem, "rounded", path, found=number, hint=hint)
 
 
@@ -443,18 +442,17 @@ def _pieces(path: Path, schema: Any = None) -> Iterator[Any]:
     """Yield the lines in record batches: of the keys in `schema`, or all of any type."""
     others = "infer" if schema is None else "ignore"
     parsed = json.ParseOptions(schema, unexpected_field_behavior=others)
-    with _table_errors(path, "lines of JSON objects"):
-        # pyarrow's own streaming reader holds 32 blocks
-        for block in itertools.chain.from_iterable(map(blocks, tables_in(path)[1])):
-            options = json.ReadOptions(use_threads=False, block_size=len(block))
-            table = json.read_json(pyarrow.py_buffer(block), options, parsed)
-            for name in table.column_names if schema is None else ():
-                column = table.column(name)
-                if _may_be_rounded(
-                    column.combine_chunks().flatten() if pyarrow.types.is_list(column.type) else column
-                ):
-                    _check_integers(path, name, block)
-            yield from table.to_batches()
+    for file in tables_in(path)[1]:
+        with _table_errors(file, "lines of JSON objects"):
+            for block in blocks(file):  # pyarrow's own streaming reader holds 32 of them
+                options = json.ReadOptions(use_threads=False, block_size=len(block))
+                table = json.read_json(pyarrow.py_buffer(block), options, parsed)
+                for name in table.column_names if schema is None else ():
+                    column = table.column(name)
+                    is_list = pyarrow.types.is_list(column.type)
+                    if _may_be_rounded(column.combine_chunks().flatten() if is_list else column):
+                        _check_integers(file, name, block)
+                yield from table.to_batches()
 
 
 def _check_integers(path: Path, name: str, block: bytes) -> None:
