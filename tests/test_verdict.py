@@ -149,6 +149,17 @@ def test_where_contexts_differ_the_answer_says_so():
     assert "depends" in answers(grid(warm) + grid(other, **COLD))
 
 
+def test_the_gain_is_told_of_one_choice_also_where_another_leads():
+    rates = [{("npy", "stream"): stream, ("npy", "native"): 1} for stream in (3, 2, 0.5)]
+    contexts = [{}, {"batch_size": 64}, COLD]
+    every = [one for own, context in zip(rates, contexts, strict=True) for one in grid(own, **context)]
+    gain = answers(every)["gain"].values
+    assert (gain["native_low"], gain["native_high"]) == (
+        pytest.approx(0.5, rel=0.05),
+        pytest.approx(3, rel=0.05),
+    )
+
+
 def test_what_is_uncertain_is_said():
     records = grid({("npy", "stream"): 1}) + rounds_of(WILD, variant="lmdb", loader="stream")
     assert answers(records)["uncertain"].values["undecided"] == 1

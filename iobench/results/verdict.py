@@ -305,12 +305,20 @@ def _most_frequent(contexts: Sequence[Context]) -> str:
 
 
 def _representative(contexts: Sequence[Context]) -> list[tuple[Context, CaseSummary]]:
-    """Return the case of the answer in each context: of the choice that leads most, else the fastest."""
+    """Return the case of the answer in each context: of the choice that leads most, also where another leads.
+
+    The fastest where that choice was not measured, or was not cold.
+    """
     led = [case.choice for context in contexts for case in context.leaders]
     same = _leading_in_all(contexts, lambda case: case.choice)
     usual = same[0].choice if same else max(led, key=led.count)
     return [
-        (context, next((case for case in context.leaders if case.choice == usual), context.cases[0]))
+        (
+            context,
+            next(
+                (case for case in context.cases if case.choice == usual and case.candidate), context.cases[0]
+            ),
+        )
         for context in contexts
     ]
 
