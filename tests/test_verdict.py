@@ -151,7 +151,7 @@ def test_where_contexts_differ_the_answer_says_so():
 
 def test_the_gain_is_told_of_one_choice_also_where_another_leads():
     rates = [{("npy", "stream"): stream, ("npy", "native"): 1} for stream in (3, 2, 0.5)]
-    contexts = [{}, {"batch_size": 64}, COLD]
+    contexts = [{}, {"chosen": {"batch_size": 64}}, COLD]
     every = [one for own, context in zip(rates, contexts, strict=True) for one in grid(own, **context)]
     gain = answers(every)["gain"].values
     assert (gain["native_low"], gain["native_high"]) == (
