@@ -44,7 +44,8 @@ def _index(root: Any, found: dict[str, Any]) -> str:
     return page(
         "Command line",
         "Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failure with one line on "
-        "stderr, also with `--json`, which then prints nothing, 2 wrong usage, 130 after Ctrl-C. `iobench COMMAND --help` prints a command's options.",
+        "stderr, also with `--json`, which then prints nothing, 2 wrong usage, 130 after Ctrl-C. "
+        "`iobench COMMAND --help` prints a command's options.",
         listed,
         section("Options of `iobench` itself", _entries("iobench", root)),
         contents,
