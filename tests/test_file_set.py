@@ -591,7 +591,8 @@ def test_an_empty_part_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "word"), [(".bin", "parts:of=tokens"), (".mat", "loadmat"), (".nii.gz", "nibabel")]
+    ("suffix", "word"),
+    [(".bin", "parts:of=tokens"), (".mat", "loadmat"), (".nii.gz", "nibabel"), (".nc", "a/0.nc")],
 )
 def test_a_folder_of_files_of_one_kind_says_how_they_are_read(tmp_path, suffix, word):
     (tmp_path / "a").mkdir()

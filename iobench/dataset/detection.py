@@ -46,7 +46,7 @@ CONVERSIONS = {  # one line of Python
     ".sav": TABLE.replace("{read}", "read_spss"),
     ".sas7bdat": TABLE.replace("{read}", "read_sas"),
 }
-ARRAYS_OF = (  # MATLAB's
+MATLAB = (  # for several files: a single one is read
     'numpy.savez("{stem}.npz", **{{k: v for k, v in scipy.io.loadmat("{name}").items() if k[0] != "_"}})'
 )
 LIBSVM = re.compile(rb"[-+.,\deE]+(?: \d+:[-+.\deE]+)+\s")  # a label, and numbers of columns with values
@@ -107,21 +107,19 @@ def _of_one_kind(path: Path, flag: str) -> SourceError | None:
     """Return the error for a folder whose files have one suffix that says how to read or convert them."""
     files = [one for one in data_files(path) if not has_suffix(one.name, DESCRIBING)]
     suffix, *others = {suffix_of(one) for one in files} or {""}
-    name = formats.meant(suffix[1:])
-    if others or not (name or suffix in CONVERSIONS or suffix in ADAPTED):
+    if others:
         return None
-    problem, hint = (
-        f"a folder of {suffix} files is not read",
-        f"if they are {name}, give {flag} parts:of={name}",
-    )
-    if name:
+    problem = f"a folder of {suffix} files is not read"
+    if code := CONVERSIONS.get(suffix, MATLAB if suffix == ".mat" else ""):
+        first = files[0].name
+        hint = f"convert each: {code.format(name=first, stem=first.removesuffix(suffix))}"
+    elif suffix in ADAPTED:
+        hint = f"name one of them: {shlex.quote(str(files[0]))}"
+    elif name := formats.meant(suffix[1:]):
         problem = f"what its {suffix} files hold is not certain"
+        hint = f"if they are {name}, give {flag} parts:of={name}"
     else:
-        first = files[0]
-        code = CONVERSIONS.get(suffix, ARRAYS_OF).format(
-            name=first.name, stem=first.name.removesuffix(suffix)
-        )
-        hint = f"convert each: {code}"
+        return None
     return SourceError(problem, "unrecognized", path, hint=hint)
 
 
