@@ -562,12 +562,8 @@ def test_scalars_beside_arrays_of_one_length_do_not_make_samples_of_patients(tmp
         assert [note.kind for note in notes] == ["files", *["not-read"] * left_out]
 
 
-@pytest.mark.parametrize(
-    ("change", "cause"),
-    [(lambda file: file.__delitem__("p4/y"), "missing-array"), (None, "unequal-shapes")],
-    ids=["lacking", "dtype"],
-)
-def test_the_group_that_differs_from_the_others_is_named(tmp_path, change, cause):
+@pytest.mark.parametrize("change", [lambda file: file.__delitem__("p4/y"), None], ids=["lacking", "dtype"])
+def test_the_group_that_differs_from_the_others_is_named(tmp_path, change):
     with h5py.File(tmp_path / "a.h5", "w") as opened:
         for number in range(5):
             opened[f"p{number}/x"] = X[number, : 3 + number % 3]
@@ -575,7 +571,7 @@ def test_the_group_that_differs_from_the_others_is_named(tmp_path, change, cause
             opened[f"p{number}/y"] = rows.astype(np.int8) if number == 4 and change is None else rows
         if change is not None:
             change(opened)
-    with pytest.raises(SourceError, check=kind(cause)) as caught:
+    with pytest.raises(SourceError, check=kind("unlike-groups")) as caught:
         add(tmp_path / "a.h5", data_dir=tmp_path / "data")
     assert "p4" in caught.value.problem
 

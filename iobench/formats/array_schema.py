@@ -19,6 +19,7 @@ from iobench.formats.folders import natural
 from iobench.formats.ragged import Ragged
 from iobench.formats.schema import DTYPES, Array, Batch, Field, Schema, field_names, renamed
 
+UNLIKE = "unlike-groups"  # kind of the error that a group differs from the others
 LIKE_GROUPS = 3  # from which on groups of a file are taken for parts
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # sample axis included: HDF5's limit
@@ -111,7 +112,7 @@ def _suggesting_selection(
 
     `arrays` are those that may be readable, and `tried` those that are not all so together.
     """
-    if error.kind in ("missing-array", "unequal-shapes"):  # of groups, of which a part is no dataset
+    if error.kind == UNLIKE:  # a part of the groups is no dataset
         return error
     groups: dict[int, list[str]] = {}
     for name, (shape, dtype) in arrays.items():
@@ -267,7 +268,9 @@ def _arrays_schema(
     lengths = {own: arrays[own][0][0] for own in taken}
     if len(set(lengths.values())) > 1:
         if (odd := _odd_group({name: arrays[name] for name in taken})) is not None:
-            raise CorruptArtifact(*odd, path, hint="write it like the others, or select arrays with '::'")
+            raise CorruptArtifact(
+                odd, UNLIKE, path, hint="write it like the others, or select arrays with '::'"
+            )
         shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
         raise CorruptArtifact("the arrays differ in length", "unequal-lengths", path, found=shown)
     fields = tuple(taken.values())
@@ -277,8 +280,8 @@ def _arrays_schema(
     return schema
 
 
-def _odd_group(arrays: Mapping[str, ShapeAndDtype]) -> tuple[str, str] | None:
-    """Return problem and kind if a group differs from the others, most of which are alike; else None."""
+def _odd_group(arrays: Mapping[str, ShapeAndDtype]) -> str | None:
+    """Return how a group differs from the others, most of which are alike; None if none does."""
     groups: dict[str, dict[str, tuple[object, ...]]] = {}
     for name, (shape, dtype) in arrays.items():
         group, _, within = name.rpartition("/")
@@ -290,13 +293,10 @@ def _odd_group(arrays: Mapping[str, ShapeAndDtype]) -> tuple[str, str] | None:
     odd, held = next((group, own) for group, own in groups.items() if tuple(sorted(own.items())) != usual)
     for within, kind in usual:
         if within not in held:
-            return f"group {odd} has no array {within}, which the others have", "missing-array"
+            return f"group {odd} has no array {within}, which the others have"
         if held[within] != kind:
-            return (
-                f"{odd}/{within} has another dtype, or shape of a sample, than the others",
-                "unequal-shapes",
-            )
-    return f"group {odd} has arrays that the others lack", "missing-array"
+            return f"{odd}/{within} has another dtype, or shape of a sample, than the others"
+    return f"group {odd} has arrays that the others lack"
 
 
 def unsupported_dtype(path: Path, what: str, found: object) -> CorruptArtifact:

@@ -204,7 +204,8 @@ class ClassFolder:
         Also, if all files have one label though there are other folders or files that may say more.
         """
         used = set(self.labels.tolist())
-        if len(used) == 1 and self.files[0].parent != self.path:
+        more = len(self.classes) > 1 or any(not one.is_dir() for one in entries_of(self.path))
+        if len(used) == 1 and self.files[0].parent != self.path and more:
             name = self.classes[used.pop()]
             message = f"all {counted(len(self.files), 'file')} have one label, {name}"
             hint = "if labels are in another file, such as .json or .csv, the fields do not hold them"
