@@ -17,7 +17,7 @@ from iobench.advise.requirements import Requirements
 from iobench.base.errors import SourceError
 from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
-from iobench.formats.folders import IMAGES
+from iobench.formats.folders import IMAGES, contains_images
 
 SHAPE, VARIANT = (3, 8, 8), "images:shape=3x8x8"
 
@@ -196,6 +196,9 @@ def test_a_stray_file_beside_folders_of_images_is_counted(tmp_path, stray):
     assert manifest.schema.samples == source.schema.samples == 2
     for found in (notes, source.notes):
         assert [one.values["not_read"] for one in found if one.kind == "not-read"] == [1]
+    np.save(tmp_path / "a/labels.npy", np.arange(2))  # which may be their labels
+    assert not contains_images(tmp_path / "a")
+    (tmp_path / "a/labels.npy").unlink()
     write(tmp_path / "a", "src/x.py")  # a folder of a program that has images, too
     with pytest.raises(SourceError):
         open_source(tmp_path / "a")

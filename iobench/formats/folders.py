@@ -28,6 +28,20 @@ ARRAYS = (".npy", ".npz", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".gz")
 PACKED = ".npy.gz"
 # of what describes a folder per class, and lies in it
 DESCRIBING = ("", ".txt", ".md", ".csv", ".tsv", ".json", ".yaml", ".yml", ".xml", ".html", ".pdf", ".db")
+# data that may hold the labels of what lies beside them
+BESIDE = (
+    *ARRAYS,
+    ".jsonl",
+    ".parquet",
+    ".arrow",
+    ".tar",
+    ".tfrecord",
+    ".mat",
+    ".mdb",
+    ".beton",
+    ".bin",
+    ".rec",
+)
 ARCHIVER = "__MACOSX"  # folder of what macOS's archiver knows of each file
 NOT_READ = "not-read"  # kind of the note that counts files
 SPLIT = re.compile(
@@ -95,14 +109,15 @@ def has_suffix(name: str, suffixes: Collection[str]) -> bool:
 def is_class_folder(path: Path, suffixes: Collection[str], strays: bool = False) -> bool:
     """Return True for a folder with files of these suffixes per class, and no other data in it.
 
-    They lie in a subfolder per class, or have the class in their name. With `strays` any files may lie beside
-    the subfolders, if all of these hold some.
+    They lie in a subfolder per class, or have the class in their name. With `strays` files that are no data
+    of other formats may lie beside the subfolders, if all of these hold some.
     """
     try:
         entries = entries_of(path)
         folders, plain = [entry for entry in entries if entry.is_dir()], {*DESCRIBING, *suffixes}
-        if not all(has_suffix(entry.name, plain) for entry in entries if not entry.is_dir()):
-            return strays and bool(folders) and all(_holds(folder, suffixes) for folder in folders)
+        if other := [one for one in entries if not one.is_dir() and not has_suffix(one.name, plain)]:
+            stray = strays and folders and not any(has_suffix(one.name, BESIDE) for one in other)
+            return bool(stray) and all(_holds(folder, suffixes) for folder in folders)
         if any(_holds(folder, suffixes) for folder in folders):
             return True
         return bool(labels_in_names([one.name for one in entries if has_suffix(one.name, suffixes)]))
