@@ -274,9 +274,8 @@ def _ranked(advice: Sequence[Advice]) -> list[Advice]:
 
     def expected(one: Advice) -> float:
         """Return the expected gain; that of whole batches without workers is theirs for the most part."""
-        gain = _expected(one)
-        drops = one.kind == "per-sample" and fewer and not one.values["num_workers"]
-        return min(gain, 0.99 * fewer) if drops and fewer and fewer > gain / fewer else gain
+        gain, drops = _expected(one), one.kind == "per-sample" and not one.values["num_workers"]
+        return 0.99 * fewer if fewer and drops and fewer < gain < fewer**2 else gain
 
     return sorted(left, key=lambda one: (-expected(one), -float(one.values.get("share", 0.0))))
 

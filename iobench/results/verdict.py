@@ -312,15 +312,8 @@ def _representative(contexts: Sequence[Context]) -> list[tuple[Context, CaseSumm
     led = [case.choice for context in contexts for case in context.leaders]
     same = _leading_in_all(contexts, lambda case: case.choice)
     usual = same[0].choice if same else max(led, key=led.count)
-    return [
-        (
-            context,
-            next(
-                (case for case in context.cases if case.choice == usual and case.candidate), context.cases[0]
-            ),
-        )
-        for context in contexts
-    ]
+    own = [[one for one in context.cases if one.choice == usual and one.candidate] for context in contexts]
+    return [(context, [*known, *context.cases][0]) for context, known in zip(contexts, own, strict=True)]
 
 
 def _gain(best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:

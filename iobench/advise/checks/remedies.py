@@ -186,7 +186,7 @@ def frozen_heap() -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     """Let torch compute in the calling thread alone."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -221,7 +221,7 @@ class Remedies:
         if max(gc_shares(self._loop, self._profiles[-1])) >= COLLECTED and not gc.get_freeze_count():
             found.append(self._during(FROZEN, {"gc": "freeze"}, "gc", frozen_heap))
         if torch.get_num_threads() > 1 and computes_here(self._loop, self._profiles[-1]):
-            found.append(self._during(ONE_TORCH_THREAD, {"torch_threads": 1}, "one-thread", one_thread))
+            found.append(self._during(ONE_TORCH_THREAD, {"torch_threads": 1}, "one-thread", one_torch_thread))
         return found
 
     def _during(

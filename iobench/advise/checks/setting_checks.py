@@ -48,11 +48,8 @@ def per_sample(evidence: Evidence) -> Advice | None:
     name = "TensorDataset" if loader.tensor_dataset else str(loader.dataset)
     workers = tried.candidate.changes.get("num_workers", loader.workers) if tried else 0
     more = f", num_workers={workers}" if workers else ""
-    without = (
-        f", and num_workers=0 in place of {loader.workers}"
-        if tried and loader.workers and not workers
-        else ""
-    )
+    fewer = tried is not None and loader.workers and not workers
+    without = f", and num_workers=0 in place of {loader.workers}" if fewer else ""
     hint = "give the dataset a __getitems__(indices) that returns a whole batch"
     if loader.tensor_dataset or tried:
         arguments = f"dataset, batch_size=None, sampler=loader.batch_sampler{more}"

@@ -473,13 +473,9 @@ def schema_of(path: Path, tables: Iterable[Table], fields: Sequence[Field], chos
             raise error.changed(problem=f"{error.problem}, in {table.file.name}") from None
         first, taken, samples = first or [table], taken or names, samples + table.rows
         if set(names) != set(taken):
-            problem, hint = (
-                f"its columns are not those of {first[0].file.name}",
-                "select those of all with '::'",
-            )
-            raise CorruptArtifact(
-                problem, "missing-array", table.file, expected=listed(taken), found=listed(names), hint=hint
-            )
+            problem, hint = f"its columns are not those of {first[0].file.name}", "select others with '::'"
+            fields_of = {"expected": listed(taken), "found": listed(names)}
+            raise CorruptArtifact(problem, "missing-array", table.file, **fields_of, hint=hint)
         for name, piece in table.pieces(names):
             shape = sample_shape(table.file, name, piece, True, rows[name])
             rows[name] += len(piece)
@@ -506,10 +502,8 @@ def _common(
     """Return the shape, with the axes in which two pieces differ, and the dtype of both."""
     (shape, dtype), (other_shape, other_dtype) = known, other
     if dtype != other_dtype:
-        problem, hint = (
-            f"column {name}: its type changes",
-            "cast it to one type in all files, as by pandas' astype",
-        )
+        problem = f"column {name}: its type changes"
+        hint = "cast it to one type in all files, as by pandas' astype"
         raise CorruptArtifact(problem, "unequal-shapes", path, expected=dtype, found=other_dtype, hint=hint)
     if len(shape) != len(other_shape):
         raise not_fixed(path, f"column {name}", f"{known} and {other}")
