@@ -214,3 +214,10 @@ def test_fuzzing_finds_errors_of_iobench_alone(tmp_path):
     kept = [file.read_bytes() for file in tmp_path.glob("fuzz-t-*/data/f")]
     assert len(kept) == 1
     assert kept != [b"whole"]
+
+
+def test_files_that_are_converted_are_fuzzed(tmp_path):
+    done = python("-m", "eval.faults", "--fuzz", 1, "--kind", "source *", "--folder", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {line.rsplit(maxsplit=3)[0] for line in done.stdout.splitlines()[1:]}
+    assert {"source parts", "source photos", "source x.csv", "source x.npz", "source x.pt"} <= names

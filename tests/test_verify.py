@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,14 @@ def touch(manifest, variant):
 def test_a_touched_artifact_passes(own_images, variant):
     touch(own_images, variant)
     assert iobench.verify(own_images, [variant]) == {variant: None}
+
+
+def test_a_file_of_a_sample_without_arrays_is_reported(tmp_path):
+    manifest, _ = iobench.prepare(Arrays(x=np.ones((3, 2))), ["samples"], data_dir=tmp_path, name="d")
+    file = manifest.files_of("samples")[0]
+    comment = bytes(file.stat().st_size - 22)
+    file.write_bytes(b"PK\5\6" + bytes(16) + struct.pack("<H", len(comment)) + comment)  # a zip of nothing
+    assert kind("corrupt-artifact")(only_problem(manifest, "samples"))
 
 
 def crashing(connection, heartbeats):

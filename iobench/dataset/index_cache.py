@@ -86,6 +86,8 @@ class IndexFile:
 
     def finish(self, path: Path, built_from: str) -> bool:
         """Complete the file under its name; returns whether that succeeded."""
+        if not self._arrays:
+            return False
         try:
             path.parent.mkdir(exist_ok=True)
             self._complete(built_from)

@@ -298,6 +298,16 @@ def test_an_array_that_was_hardly_written_is_refused(tmp_path):
     assert "512,000,000,000" in error.value.expected
 
 
+def test_chunks_of_an_impossible_size_are_refused(tmp_path):
+    zarr.create_array(tmp_path / "t", data=np.ones((8, 3), np.uint8), chunks=(8, 3))
+    metadata = tmp_path / "t" / "zarr.json"
+    described = json.loads(metadata.read_text())
+    described["chunk_grid"]["configuration"]["chunk_shape"][1] = 10**400  # zarr returns memory as it was
+    metadata.write_text(json.dumps(described))
+    with pytest.raises(CorruptArtifact, check=kind("invalid-chunks", path=tmp_path / "t")):
+        ZARR.infer_schema(tmp_path / "t")
+
+
 def test_a_sample_that_is_too_large_for_memory_is_refused(tmp_path):
     zarr.create_array(tmp_path / "t", shape=(1, 10**10), chunks=(1, 1000), dtype="f4")
     with pytest.raises(CorruptArtifact, check=kind("sample-too-large", found="38,146 MiB")):

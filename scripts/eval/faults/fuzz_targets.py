@@ -138,20 +138,13 @@ def _of_files(folder: Path) -> Iterator[Target]:
     for number in range(2):
         np.save(made / "parts" / f"{number}.npy", some["x"])
     shutil.copytree(folder / "photos", made / "photos")
-    kinds = {
-        "x.pt": "torch",
-        "x.mat": "mat",
-        "x.nc": "netcdf",
-        "x.csv": "csv",
-        "x.jsonl": "jsonl",
-        "parts": "part files",
-    }
+    kinds = {"x.pt": "torch", "x.mat": "mat", "x.nc": "netcdf", "x.csv": "csv", "x.jsonl": "jsonl"}
     for path in sorted(made.iterdir()):
         content = read_files(path) if path.is_dir() else {path.name: path.read_bytes()}
         if path.name in kinds:
-            module, name, *words = sandbox_worker.ADAPTERS[kinds[path.name]]
-            form = getattr(importlib.import_module(f"iobench.dataset.sources.{module}"), name)(*words)
-            read = partial(read_format, form, (), "" if path.is_dir() else path.name)
+            module, name = sandbox_worker.ADAPTERS[kinds[path.name]]
+            form = getattr(importlib.import_module(f"iobench.dataset.sources.{module}"), name)()
+            read = partial(read_format, form, (), path.name)
         else:
             read = partial(read_source, "" if path.is_dir() else path.name)
         yield Target(f"source {path.name}", [content], read, sandboxed=path.name in kinds)

@@ -62,6 +62,7 @@ DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError),
     *(AttributeError, IndexError, AssertionError, SystemError, MemoryError, OverflowError, RecursionError),
 )
+MOST_EXTENT = (1 << 63) - 1
 # of versions 3 and 2; others, such as numcodecs' pickle, run code from the file
 CODECS = {
     *("bytes", "sharding_indexed", "zstd", "blosc", "gzip", "crc32c", "transpose"),
@@ -78,11 +79,14 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
         folders = _array_folders(path)
         # consolidated metadata may be stale, and were not checked above
         node = zarr.open(path, mode="r", use_consolidated=False)
-        if isinstance(node, zarr.Array):
-            return {path.name.partition(".")[0]: node}, False
+        single = isinstance(node, zarr.Array)
         # by name, because `members()` warns of each other file in the folder, such as a seal
-        named = ((name, node[name]) for name in folders)
-        return {n: member for n, member in named if isinstance(member, zarr.Array)}, node.attrs.get(OURS) == 1
+        named = {path.name.partition(".")[0]: node} if single else {name: node[name] for name in folders}
+        arrays = {name: member for name, member in named.items() if isinstance(member, zarr.Array)}
+        for name, array in arrays.items():
+            if max((1, *array.chunks, *(array.shards or ()))) > MOST_EXTENT:  # zarr would take it for no chunk
+                raise corrupt(path, f"{name}: chunks of at most {MOST_EXTENT:,} samples", "larger ones", "invalid-chunks")
+        return arrays, not single and node.attrs.get(OURS) == 1
 
 
 def _array_folders(path: Path) -> list[str]:
