@@ -1,5 +1,6 @@
 """Hashes of samples are cached, certified by the manifest's checksums, and never trusted."""
 
+import json
 import os
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_a_damaged_list_is_built_again(dataset, reads, damage):
         file.write_bytes(content[:-4096])
     else:
         flip(file, 4096 + 5)
+    np.testing.assert_array_equal(hashes(dataset), expected)
+    assert len(reads) == 1
+
+
+def test_a_list_without_hashes_is_built_again(dataset, reads):
+    expected, file = hashes(dataset), stored_list(dataset)
+    built_from = json.loads(file.read_bytes()[len(index_cache.MAGIC) : 4096])["built_from"]
+    other = index_cache.IndexFile(file.parent, "other")
+    assert other.append({"another": expected})
+    assert other.finish(file, built_from)
     np.testing.assert_array_equal(hashes(dataset), expected)
     assert len(reads) == 1
 

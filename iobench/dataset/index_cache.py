@@ -226,8 +226,8 @@ class IndexCache:
     def __init__(self, index: Path | None, stamp: Callable[[], str], end: float = math.inf) -> None:
         self._index, self._stamp, self._end = index, stamp, end
 
-    def __call__(self, name: str, build: Build) -> dict[str, Array]:
-        """Return the arrays of the index `name`, calling `build` if they are not cached.
+    def __call__(self, name: str, build: Build, *arrays: str) -> dict[str, Array]:
+        """Return the index `name`, calling `build` if it is not cached with these `arrays`, and maybe others.
 
         Raises IndexLate if they are not built by `end`; then nothing is stored.
         """
@@ -236,7 +236,7 @@ class IndexCache:
         if key in kept_indexes:
             return kept_indexes[key]
         path = self._path(name)
-        if (cached := self.cached(name)) is not None:
+        if (cached := self.cached(name, *arrays)) is not None:
             return cached
         build = partial(self._in_time, build)
         stored = path is not None and self._store(path, built_from, build)
@@ -250,10 +250,11 @@ class IndexCache:
             kept_indexes.popitem(last=False)
         return built
 
-    def cached(self, name: str) -> dict[str, Array] | None:
-        """Return the arrays of the index `name` from its file; None if it has to be built."""
+    def cached(self, name: str, *arrays: str) -> dict[str, Array] | None:
+        """Return the index `name` from its file; None if that lacks some of `arrays`, or has to be built."""
         path = self._path(name)
-        return None if path is None else read(path, self._stamp())
+        index = None if path is None else read(path, self._stamp())
+        return None if index is None or {*arrays} - index.keys() else index
 
     def rename(self, name: str, written: IndexFile) -> None:
         """Make a file that was written piece by piece the index `name`, if the folder can be written to."""

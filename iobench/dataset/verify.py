@@ -204,7 +204,7 @@ def sample_hashes(manifest: Manifest, variant: str, end: float = math.inf) -> Sa
                 raise TimeoutError
         _certify(check, manifest, variant)  # before it is stored
 
-    return _certified(_cache(manifest, variant)(NAME, build)[NAME], manifest, variant)
+    return _certified(_cache(manifest, variant)(NAME, build, NAME)[NAME], manifest, variant)
 
 
 def hashes_in_time(manifest: Manifest, variant: str, seconds: float) -> SampleHashes | None:
@@ -218,7 +218,7 @@ def hashes_in_time(manifest: Manifest, variant: str, seconds: float) -> SampleHa
 
 def kept_hashes(manifest: Manifest, variant: str) -> SampleHashes | None:
     """Return the hashes of an artifact's samples if a list was kept; raises as `sample_hashes`."""
-    kept = _cache(manifest, variant).cached(NAME)
+    kept = _cache(manifest, variant).cached(NAME, NAME)
     return None if kept is None else _certified(kept[NAME], manifest, variant)
 
 
@@ -509,7 +509,7 @@ def sample_lengths(opener: Opener) -> Index:
             ragged: list[Any] = [batch[field.name] for field in whole.schema.ragged]
             yield {LENGTHS: np.maximum.reduce([np.diff(one.offsets) for one in ragged])}
 
-    return np.asarray(whole.index_cache(LENGTHS, build)[LENGTHS][: opener.schema.samples])
+    return np.asarray(whole.index_cache(LENGTHS, build, LENGTHS)[LENGTHS][: opener.schema.samples])
 
 
 def _by_extents(reader: Reader) -> Iterator[dict[str, Index]]:
