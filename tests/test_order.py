@@ -13,7 +13,6 @@ from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
 from iobench.loading import order as order_module
 from iobench.loading.batching import Batching, blocks_of
-from iobench.loading.draws import KeyedPermutation
 from iobench.loading.order import ORDERS, Order, shuffle_quality
 
 ORDER = st.builds(
@@ -308,15 +307,6 @@ def test_a_batch_is_right_if_another_thread_reads_one_far_away_meanwhile(monkeyp
 
     monkeypatch.setattr(order_module, "len", interrupted, raising=False)
     assert [shared[number].tolist() for number in range(40)] == expected[:40]
-
-
-def test_an_epoch_can_be_drawn_before_it_is_read(monkeypatch):
-    whole = [rows.tolist() for rows in Order("random", batch_size=8).batches(400, 3)]
-    batches = Order("random", batch_size=8).batches(400, 3)
-    batches.draw()
-    monkeypatch.setattr(KeyedPermutation, "__call__", None)
-    assert [rows.tolist() for rows in batches] == whole
-    assert batches.joined(3, 9)[0].tolist() == [row for rows in whole[3:9] for row in rows]
 
 
 @settings(deadline=None)

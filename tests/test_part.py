@@ -18,7 +18,7 @@ from iobench.bench.run import run
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
-from iobench.loading.order import ORDERS, Batches, Order
+from iobench.loading.order import ORDERS, Order
 from iobench.results import columns, record_file
 from iobench.results.summary import summarise
 
@@ -209,16 +209,6 @@ def test_parts_are_drawn_from_the_whole_dataset_and_differ_from_round_to_round()
                 assert own == list(range(own[0], own[0] + len(own)))
         assert len(starts) > 40
         assert max(rows) - min(rows) > 0.9 * samples
-
-
-def test_a_loader_that_draws_its_rows_does_so_in_the_time_that_counts(images, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Batches, "draw", lambda self: drawn.append(self))
-    for name, times in (("native", 1), ("stream", 0)):
-        loader = loaders.get(name).on("cpu")
-        epoch_request(loader, Job(images.opener("npy"), Order("random", 8)), 0)
-        assert len(drawn) == times
-        drawn.clear()
 
 
 @pytest.mark.parametrize(("limit_s", "cut"), [(0.02, True), (600.0, False)])

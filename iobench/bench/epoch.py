@@ -21,7 +21,7 @@ from iobench.host.page_cache import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.inspection import samples_of
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure
-from iobench.loading.order import Batches, sample_count
+from iobench.loading.order import sample_count
 from iobench.loading.stages import UNTIMED, StageProfile
 from iobench.objects.request_log import LOG
 from iobench.results.parts import (
@@ -89,15 +89,13 @@ def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | N
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style).
 
     With a window it is one for the part of the epoch around it. An iterable-style loader begins at its head.
-    The first piece of the order is drawn before timing starts, unless the loader draws it.
+    Rows are drawn while the epoch is timed, as by the sampler of a script.
     """
     if loader.iterable_style:
         return number
     rows = loader.rows(job.order, job.opener.schema.samples, number)
     if window is not None:
         rows = window.part_of(rows, job.order, number)
-    if isinstance(rows, Batches) and not loader.draws:
-        rows.draw()
     return rows
 
 

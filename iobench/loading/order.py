@@ -17,7 +17,6 @@ from iobench.loading.draws import Draw, PermutedRows, ShuffledBlocks, StoredRows
 
 ORDERS = ("sequential", "random", "block")
 FIRST_ROWS, PIECE_ROWS = 1 << 10, 1 << 16  # drawn in 0.1 ms, so that an epoch begins at once, and in 1 ms
-DRAWN_ROWS = 8 << 20  # at most drawn before an epoch is read
 QUALITY_BATCHES = 100  # spread over an epoch
 
 Division: TypeAlias = EvenDivision | TokenDivision
@@ -173,11 +172,6 @@ class Batches(Sequence[Rows]):
         if not self.are_adjacent:
             return sum(self._edge(one + 1) - self._edge(one) for one in numbers)
         return self._edge(numbers.stop) - self._edge(numbers.start)
-
-    def draw(self) -> None:
-        """Draw the first piece now, as long as a piece can be."""
-        if self._numbers and self._order.kind != "sequential":
-            self._piece = self._drawn(self._numbers[0], DRAWN_ROWS)
 
     def __len__(self) -> int:
         return len(self._numbers)

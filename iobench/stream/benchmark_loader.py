@@ -22,7 +22,6 @@ class Stream(ReadOptions, Loader):
 
     summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
     library: ClassVar[str] = "torch"
-    draws: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 

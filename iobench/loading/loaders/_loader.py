@@ -89,8 +89,6 @@ class Loader(Options, ABC):
         Whether it decides the order of samples.
     repeats, drops : bool
         Whether it returns some samples more than once, or not at all.
-    draws : bool
-        Whether it draws the order of its rows itself, which then counts as its time.
     reuses : bool
         Whether it overwrites a batch's memory when the next batch is requested.
     isolated : bool
@@ -114,7 +112,6 @@ class Loader(Options, ABC):
     iterable_style: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     drops: ClassVar[bool] = False
-    draws: ClassVar[bool] = False
     reuses: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
