@@ -77,10 +77,11 @@ class CachedReader(ReadaheadReader):
         for name, target in out.items():
             self.read_each(name, rows, target)
 
-    def gather(self, rows: Index, out: Mapping[str, Array]) -> None:
-        """Copy valid rows that are in memory, by all of torch's threads."""
+    def gather(self, rows: Index, out: Mapping[str, Array], alone: bool) -> None:
+        """Copy valid rows that are in memory, by all of torch's threads or in this thread `alone`."""
         for name, target in out.items():
-            self._gathers[name].in_torch(rows, target)
+            gather = self._gathers[name]
+            (gather if alone else gather.in_torch)(rows, target)
         self._files.check()
 
     def _gather(self, name: str, rows: Index, target: Array) -> None:

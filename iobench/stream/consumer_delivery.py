@@ -19,7 +19,6 @@ import os
 import time
 from bisect import bisect
 from collections.abc import Generator, Sequence
-from contextlib import nullcontext
 from itertools import chain, repeat
 
 import numpy as np
@@ -33,7 +32,6 @@ from iobench.stream.addresses import RowAddresses
 from iobench.stream.backend import CachedBackend
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.delivery import BatchDelivery, refuse_child
-from iobench.stream.gather import one_thread
 from iobench.stream.group_memory import GroupMemory
 from iobench.stream.pipeline import grouped
 from iobench.stream.transfer import Tensors, Transfer
@@ -214,8 +212,7 @@ class GatherDelivery(BatchDelivery):
         return WorkerPool(self._gathered_ahead, 1)
 
     def _gathered_ahead(self, group: Group) -> list[Tensors]:
-        with one_thread():
-            return self._gathered(group, look=True)
+        return self._gathered(group, alone=True, look=True)
 
     def _gathered_now(self, group: Group, number: int) -> list[Tensors]:
         """Gather by the way that took less time lately, or try the other one."""
@@ -224,19 +221,18 @@ class GatherDelivery(BatchDelivery):
         if tries := self._until_try <= 0:
             alone = not alone
         since = time.perf_counter_ns()
-        with one_thread() if alone or os.getpid() != IMPORTED_BY else nullcontext():
-            made = self._gathered(group, look=number % self._check_every == 0)
+        made = self._gathered(group, alone or os.getpid() != IMPORTED_BY, number % self._check_every == 0)
         cost, before = (time.perf_counter_ns() - since) / sum(group[1]), self._costs[alone]
         self._costs[alone] = min(cost, (3 * before + cost) / 4) if before else cost
         if tries:
             self._until_try = int(TRY_EVERY * max(1, cost / self._costs[not alone]))
         return made
 
-    def _gathered(self, group: Group, look: bool) -> list[Tensors]:
-        """Return the batches of a group; `look` at the files afterwards."""
+    def _gathered(self, group: Group, alone: bool, look: bool) -> list[Tensors]:
+        """Return the batches of a group, gathered in this thread `alone`; `look` at the files afterwards."""
         rows, sizes = group
         slot = self._memory.take(sum(sizes), {}, {})
         with self._cached.checked(look):
-            self._reader.gather(index_of(rows), slot)
+            self._reader.gather(index_of(rows), slot, alone)
         filled = self._memory.filled(slot, sizes)
         return filled.split(filled.tensors)

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from weakref import ref
 
 import numpy as np
-import torch
 
 from iobench.formats import Batch, Field, Index, Ragged, Schema, offsets_of
 from iobench.host.memory import PAGE, Bytes
-from iobench.loading.tensors import tensors_of
+from iobench.loading.tensors import tensor_of
 from iobench.stream.transfer import Tensors, Transfer
 
 GROWTH = 1.1  # so that few groups need larger slots than all before
+MOST_SLOTS = 256  # looked at; further ones are released instead of reused
 Allocate = Callable[[int, int], list[Bytes]]  # (bytes per slot, slots) -> page-aligned slots
+
+
+def _next(slots: deque[Bytes]) -> tuple[Bytes, int]:
+    """Remove the first slot, and return it with the number of references to it."""
+    slot = slots.popleft()
+    return slot, sys.getrefcount(slot)
+
+
+_, FREE = _next(deque([np.empty(0, np.uint8)]))  # references to a slot over which there is no view
 
 
 class Ring:
     """Slots of equal size; further ones are allocated on demand, larger ones if more bytes are needed.
 
-    `keep` free slots are kept, and more are released. They are allocated together if `at_once`, otherwise
-    each in the thread that needs it first.
+    A slot is an array, and each view of its bytes, and each tensor over one, refers to it. `keep` free slots
+    are kept, and more are released. They are allocated together if `at_once`, otherwise each in the thread
+    that needs it first. A slot that a thread looks at is in no other's reach.
     """
 
     def __init__(self, slot_bytes: int, keep: int, allocate: Allocate, at_once: bool = True) -> None:
         self._slot_bytes, self._keep, self._allocate = slot_bytes + PAGE, keep, allocate
-        self._fresh = allocate(self._slot_bytes, keep) if at_once else []
-        self._out: set[_Held] = set()
-        self._back: deque[_Held] = deque()  # appended to by the thread that drops the last reference
+        self._slots = deque(self._allocated(keep)) if at_once else deque[Bytes]()
 
     def take(self, count: int, page_offset: int = 0) -> Bytes:
         """Return `count` bytes of a slot, from byte `page_offset` of its first page on.
@@ -40,66 +48,46 @@ class Ring:
         The slot is free again when no view of these bytes is left.
         """
         needed = page_offset + count
-        if needed > self._slot_bytes:
-            self._slot_bytes = int(GROWTH * needed)
-        lease = _Lease(self._memory(needed))
-        # the callback is not Python code: an exception from a signal handler in it would be lost
-        self._out.add(_Held(lease, self._back.append))
-        return np.asarray(lease)[page_offset : page_offset + count]
+        slot = self._free(needed)
+        if slot is None:
+            if needed > self._slot_bytes:
+                self._slot_bytes = int(GROWTH * needed)
+            (slot,) = self._allocated(1)
+        taken = slot[page_offset:needed]
+        if len(self._slots) < MOST_SLOTS:
+            self._slots.appendleft(slot)
+        return taken
 
     def close(self) -> None:
         """Release the free slots; slots in use are released with their last view."""
-        self._fresh.clear()
-        self._out.clear()
-        self._back.clear()
+        self._slots.clear()
 
-    def _memory(self, needed: int) -> Bytes:
-        """Return a free slot of at least `needed` bytes; smaller ones are released."""
-        while len(self._back) > self._keep:
-            self._out.discard(self._back.pop())
-        with suppress(IndexError):
-            while True:
-                held = self._back.pop()
-                self._out.discard(held)
-                if len(held.memory) >= needed:
-                    return held.memory
-        with suppress(IndexError):
-            while len(memory := self._fresh.pop()) < needed:
-                pass
-            return memory
-        return self._allocate(self._slot_bytes, 1)[0]
+    def _free(self, needed: int) -> Bytes | None:
+        """Return a free slot of at least `needed` bytes, if there is one; smaller ones are released."""
+        free, kept = None, 1
+        with suppress(IndexError):  # other threads look at the rest
+            for _ in range(len(self._slots)):
+                slot, references = _next(self._slots)
+                if references > FREE:
+                    self._slots.append(slot)
+                elif len(slot) >= needed and free is None:
+                    free = slot
+                elif len(slot) >= needed and kept < self._keep:
+                    kept += 1
+                    self._slots.append(slot)
+                if free is not None and len(self._slots) < self._keep:
+                    break
+        return free
 
-
-class _Lease:
-    """The base object of the arrays over a slot, deleted with the last of them."""
-
-    __slots__ = ("__array_interface__", "__weakref__", "memory")
-
-    def __init__(self, memory: Bytes) -> None:
-        self.memory = memory
-        self.__array_interface__: dict[str, Any] = memory.__array_interface__
-
-
-class _Held(ref["_Lease"]):
-    """Weak reference to a lease; its callback returns the slot."""
-
-    __slots__ = ("memory",)
-
-    def __init__(self, lease: _Lease, give_back: Callable[[Any], None]) -> None:
-        self.memory = lease.memory
-
-    def __new__(cls, lease: _Lease, give_back: Callable[[Any], None]) -> _Held:
-        """Make a weak reference to the lease."""
-        return super().__new__(cls, lease, give_back)
-
-    __hash__ = object.__hash__  # a weak reference's own hash is lost with its referent
-    __eq__ = object.__eq__
+    def _allocated(self, count: int) -> list[Bytes]:
+        """Return new slots, whose views refer to them and not to what they are views of themselves."""
+        return [np.frombuffer(one.data, np.uint8) for one in self._allocate(self._slot_bytes, count)]
 
 
 SLACK = 1.25  # times the mean, for ragged fields of a group; a group that needs more gets a larger slot
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class FilledGroup:
     """The samples of consecutive batches.
 
@@ -119,11 +107,11 @@ class FilledGroup:
         columns = [self._split(name, whole) for name, whole in tensors.items()]
         return [dict(zip(tensors, parts, strict=True)) for parts in zip(*columns, strict=True)]
 
-    def _split(self, name: str, whole: Any) -> Iterable[Any]:
+    def _split(self, name: str, whole: Any) -> Any:
         if not isinstance(whole, Ragged):
-            return torch.split(whole, self.sizes)
-        offsets = torch.split(whole.offsets, [size + 1 for size in self.sizes])
-        return map(Ragged, torch.split(whole.values, self.lengths[name]), offsets)
+            return whole.split_with_sizes(self.sizes)  # torch.split takes twice as long for small batches
+        offsets = whole.offsets.split_with_sizes([size + 1 for size in self.sizes])
+        return map(Ragged, whole.values.split_with_sizes(self.lengths[name]), offsets)
 
 
 class GroupMemory:
@@ -156,13 +144,16 @@ class GroupMemory:
 
     def filled(self, slot: Batch, sizes: list[int]) -> FilledGroup:
         """Return the group whose samples were read into its memory; `sizes` are samples per batch."""
-        tensors, lengths = dict[str, Any](slot), dict[str, list[int]]()
-        for name, ring in self._offsets.items():
-            values, offsets = tensors[name].values, tensors[name].offsets
-            memory = ring.take((len(offsets) + len(sizes) - 1) * 8).view(np.int64)
-            lengths[name] = _offsets_of_batches(offsets, np.array(sizes), memory)
-            tensors[name] = Ragged(values, memory)
-        return FilledGroup(tensors_of(tensors), sizes, lengths)
+        tensors, lengths = dict[str, Any](), dict[str, list[int]]()
+        for name, samples in slot.items():
+            if not isinstance(samples, Ragged):
+                tensors[name] = tensor_of(samples)
+                continue
+            count = len(samples.offsets) + len(sizes) - 1
+            offsets = self._offsets[name].take(count * 8).view(np.int64)
+            lengths[name] = _offsets_of_batches(samples.offsets, np.array(sizes), offsets)
+            tensors[name] = Ragged(tensor_of(samples.values), tensor_of(offsets))
+        return FilledGroup(tensors, sizes, lengths)
 
     def close(self) -> None:
         """Release all memory except that of batches in use."""

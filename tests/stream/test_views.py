@@ -4,7 +4,6 @@ import itertools
 import os
 import shutil
 import threading
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -129,9 +128,9 @@ def test_the_thread_gathers_only_while_the_consumer_sleeps(monkeypatch, vectors,
     )
     threads, gather = [], CachedReader.gather
 
-    def noting(self, rows, out):
+    def noting(self, rows, out, alone):
         threads.append(threading.current_thread().name)
-        gather(self, rows, out)
+        gather(self, rows, out, alone)
 
     monkeypatch.setattr(CachedReader, "gather", noting)
     one = loader(vectors, "npy", order="random", batch_size=1024)
@@ -141,23 +140,16 @@ def test_the_thread_gathers_only_while_the_consumer_sleeps(monkeypatch, vectors,
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_torch_s_threads_are_used_where_they_are_faster_and_only_there(monkeypatch, vectors, busy):
-    clock, alone, ways, gather = itertools.count(), [], [], CachedReader.gather
+    clock, ways, gather = itertools.count(), [], CachedReader.gather
 
-    @contextmanager
-    def one_thread():
-        alone.append(True)
-        yield
-        alone.clear()
-
-    def timed(self, rows, out):
-        ways.append(bool(alone))
-        for _ in range(1 if bool(alone) == busy else 100):
+    def timed(self, rows, out, alone):
+        ways.append(alone)
+        for _ in range(1 if alone == busy else 100):
             next(clock)
-        gather(self, rows, out)
+        gather(self, rows, out, alone)
 
     monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
     monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 1)
-    monkeypatch.setattr(consumer_delivery, "one_thread", one_thread)
     clocks = SimpleNamespace(perf_counter_ns=clock.__next__, thread_time_ns=lambda: 0)
     monkeypatch.setattr(consumer_delivery, "time", clocks)
     monkeypatch.setattr(CachedReader, "gather", timed)
