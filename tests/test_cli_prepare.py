@@ -302,3 +302,19 @@ class TestBadInput:
         assert process.returncode == 130
         assert "Traceback" not in rest
         assert not (tmp_path / "d").exists()
+
+
+def test_the_folder_of_the_data_is_never_the_dataset_s(tmp_path, prepare):
+    own = tmp_path / "data" / "patients"
+    own.mkdir(parents=True)
+    for number in range(3):
+        np.save(own / f"{number}.npy", np.arange(4.0))
+    before = tree(own)
+    done = prepare(tmp_path, "--source", own, "--format", "npy")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data" / "patients-2" / "manifest.json").exists()
+    for inside in ("patients", "patients/d"):
+        folder = tmp_path / "data" / inside
+        done = prepare(tmp_path, "--source", own, "--data-dir", folder.parent, "--name", folder.name)
+        assert complaint_kind(done) == "nested-folders"
+    assert tree(own) == before

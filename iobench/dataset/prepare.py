@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, WrongContent
+from iobench.base.errors import (
+    ArtifactExists,
+    CorruptArtifact,
+    IobenchError,
+    PrepareError,
+    SourceError,
+    WrongContent,
+)
 from iobench.base.text import numbered, utc_now
 from iobench.base.units import bytes_text, counted
 from iobench.dataset import index_cache, staging, verify
@@ -276,6 +283,8 @@ def prepare(
     ------
     UnsupportedSchema
         If a variant cannot hold such samples; nothing is written then.
+    SourceError
+        If the dataset's folder would be in the data; without a `name` it gets another one.
     ArtifactExists
         If the dataset holds other data and `overwrite` is not given.
     PrepareError
@@ -283,7 +292,15 @@ def prepare(
     WrongContent
         If the data read back differ.
     """
-    root = Path(data_dir) / check_name(source.name if name is None else name)
+    if name is None:
+        name = (
+            source.name
+            if not _nested(Path(data_dir) / source.name, source)
+            else free_name(source, Path(data_dir))
+        )
+    root = Path(data_dir) / check_name(name)
+    if _nested(root, source):
+        raise nested(root, Path(source.description["path"]))
     check_readable(root)
     forms = [formats.parse(v) for v in variants]
     for form in forms:
@@ -313,13 +330,27 @@ def writable_formats(schema: Schema) -> tuple[list[str], list[IobenchError]]:
     return writable, skipped
 
 
+def _nested(root: Path, source: Source) -> bool:
+    """Return True if a dataset's folder is the user's own that a source reads, or would be inside it."""
+    path, target = source.description.get("path"), Path(os.path.realpath(root))
+    return path is not None and Path(os.path.realpath(path)) in (target, *target.parents)
+
+
+def nested(root: Path, path: Path) -> SourceError:
+    """Return the error for a dataset's folder in the data that it is made of."""
+    problem = f"the dataset's folder {root} would be inside the data"
+    return SourceError(problem, "nested-folders", path, hint="use another --name, or another --data-dir")
+
+
 def free_name(source: Source, data_dir: Path, added: Path | None = None) -> str:
     """Return a name for the dataset of a source, or of its files `added` where they lie.
 
-    It is the source's own, with a number if a dataset of other data has that.
+    It is the source's own, with a number if a dataset of other data has that, or the source's files do.
     """
     return next(
-        name for name in numbered(source.name, between="-") if is_free(data_dir / name, source, added)
+        name
+        for name in numbered(source.name, between="-")
+        if is_free(data_dir / name, source, added) and not _nested(data_dir / name, source)
     )
 
 

@@ -85,7 +85,9 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
         arrays = {name: member for name, member in named.items() if isinstance(member, zarr.Array)}
         for name, array in arrays.items():
             extents = (*array.chunks, *(array.shards or ()))
-            if all(array.shape) and not all(1 <= one <= MOST_EXTENT for one in extents):  # zarr would read no chunk
+            if all(array.shape) and not all(
+                1 <= one <= MOST_EXTENT for one in extents
+            ):  # zarr would read no chunk
                 raise corrupt(path, f"{name}: chunks of 1 to 2^63 - 1", str(extents)[:100], "invalid-chunks")
         return arrays, not single and node.attrs.get(OURS) == 1
 
