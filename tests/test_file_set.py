@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+import zarr
 from kinds import kind
 
 import iobench
@@ -232,6 +233,34 @@ def pt_parts(file, x):
 def test_arrays_of_one_length_and_several_kinds_are_fields(tmp_path):
     batch, _, variant = read(folder_of(tmp_path / "a", ".npy", [X, X[:, 0, 0]], "f{}"), tmp_path)
     assert (variant, [*batch]) == ("npy", ["f0", "f1"])
+
+
+def test_numbered_arrays_that_differ_in_a_later_axis_are_no_fields(tmp_path):
+    folder = folder_of(tmp_path / "a", ".npy", [X[:2, :, :n] for n in (1, 2, 1)], "patient{}")
+    with pytest.raises(SourceError, check=kind("unequal-shapes")) as caught:
+        open_source(folder)
+    assert "moveaxis(x, 2, 0)" in caught.value.hint
+    batch, _, variant = read(folder, tmp_path, files="fields")
+    assert (variant, len(batch)) == ("npy", 3)
+
+
+@pytest.mark.parametrize("write", ["hdf5", "hdf5 groups", "zarr"])
+def test_attributes_that_may_be_labels_are_said_to_be_left_out(tmp_path, write):
+    for number in range(3):
+        if write == "zarr":
+            group = zarr.create_group(tmp_path / f"a/{number}")
+            array = group.create_array("x", data=X[: number + 1])
+            array.attrs.update(label=number, units="mm")
+        else:
+            (tmp_path / "a").mkdir(exist_ok=True)
+            name, group = (f"{number}.h5", "") if write == "hdf5" else ("all.h5", f"p{number}/")
+            with h5py.File(tmp_path / "a" / name, "a") as file:
+                file[f"{group}x"] = X[: number + 1]
+                file[f"{group}x"].attrs.update(label=number, units="mm", _FillValue=-1)
+    data = tmp_path / "a" / "all.h5" if write == "hdf5 groups" else tmp_path / "a"
+    (note,) = (one for one in open_source(data).notes if one.kind == "not-read")
+    assert note.values == {"attributes": 1}
+    assert "label" in note.message
 
 
 def test_parts_with_other_fields_are_named(tmp_path):

@@ -26,7 +26,9 @@ PACKED = {  # by the first bytes: the program, and how to unpack
 IMAGE = 'numpy.save("{stem}.npy", numpy.asarray(PIL.Image.open("{name}"))[None])'
 SOUND = 'numpy.save("{stem}.npy", soundfile.read("{name}", dtype="float32")[0])'
 TEXT = 'numpy.save("{stem}.npy", numpy.loadtxt("{name}"))'
-PICKLE = 'numpy.save("{stem}.npy", {read}("{name}")), which runs what the file says'
+PICKLE = 'numpy.savez("{stem}.npz", **{read}("{name}")), of a dict or a table; it runs what the file says'
+SQL = 'pandas.read_sql("SELECT * FROM …", sqlite3.connect("{name}")).to_parquet("{stem}.parquet")'
+VOLUME = 'numpy.save("{stem}.npy", numpy.moveaxis(numpy.asarray(nibabel.load("{name}").dataobj), -1, 0))'
 TABLE = 'pandas.{read}("{name}").to_csv("{stem}.csv", index=False)'
 CONVERSIONS = {  # one line of Python
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"), IMAGE),
@@ -36,7 +38,8 @@ CONVERSIONS = {  # one line of Python
     ".joblib": PICKLE.replace("{read}", "joblib.load"),
     ".arff": 'pandas.DataFrame(scipy.io.arff.loadarff("{name}")[0]).to_csv("{stem}.csv", index=False)',
     ".json": 'pandas.read_json("{name}").to_json("{stem}.jsonl", orient="records", lines=True)',
-    **dict.fromkeys((".nii", ".nii.gz"), 'numpy.save("{stem}.npy", nibabel.load("{name}").get_fdata())'),
+    **dict.fromkeys((".nii", ".nii.gz"), VOLUME),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), SQL),
     ".fits": 'numpy.save("{stem}.npy", astropy.io.fits.getdata("{name}").astype("float32"))',
     ".feather": 'pandas.read_feather("{name}").to_parquet("{stem}.parquet")',
     ".orc": 'pandas.read_orc("{name}").to_parquet("{stem}.parquet")',
@@ -47,7 +50,8 @@ CONVERSIONS = {  # one line of Python
     ".sas7bdat": TABLE.replace("{read}", "read_sas"),
 }
 MATLAB = (  # for several files: a single one is read
-    'numpy.savez("{stem}.npz", **{{k: v for k, v in scipy.io.loadmat("{name}").items() if k[0] != "_"}})'
+    'numpy.savez("{stem}.npz", **{{k: v for k, v in scipy.io.loadmat("{name}").items() '
+    'if k[0] != "_" and v.dtype.kind in "biufc"}})'
 )
 LIBSVM = re.compile(rb"[-+.,\deE]+(?: \d+:[-+.\deE]+)+\s")  # a label, and numbers of columns with values
 LIBSVM_TO_ARRAYS = (

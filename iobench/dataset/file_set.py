@@ -142,17 +142,19 @@ def _hdf5(path: Path) -> Iterator[Mapping[str, Any]]:
         yield datasets
 
 
-def texts_in(file: Path) -> set[str]:
-    """Return the names of what `load` does not read in an HDF5 file: datasets of text and other objects."""
+def texts_in(file: Path) -> tuple[set[str], set[str]]:
+    """Return what `load` does not read in an HDF5 file: names of datasets of text, and of attributes."""
     if file.suffix.lower() not in (".h5", ".hdf5"):
-        return set()
+        return set(), set()
     import h5py
+
+    from iobench.formats.hdf5.datasets import attributes_in
 
     every = set[str]()
     with h5py.File(regular(file), "r") as opened:
         opened.visititems(lambda name, item: every.add(name) if isinstance(item, h5py.Dataset) else None)
     with _hdf5(file) as datasets:
-        return every - datasets.keys()
+        return every - datasets.keys(), attributes_in(file)
 
 
 SAMPLES, PARTS, FIELDS = RELATIONS = ("samples", "parts", "fields")
@@ -371,13 +373,19 @@ class ArrayShapes:
 
     def _compare(self, file: Path, name: str, array: ArrayInFile) -> None:
         first = self._first[name]
-        inner, same = (array.shape[1:], len(array.shape)), (first.shape[1:], len(first.shape))
-        if (inner, array.dtype) != (same, first.dtype):
-            problem = f"{name}: the files differ in more than the first axis"
-            expected = f"{first.dtype} {first.shape}, as in {self._files[0].name}"
-            found = f"{array.dtype} {array.shape}"
-            hint = "save arrays of one dtype, pad or crop them to one shape, or name one file to read"
-            raise CorruptArtifact(problem, "unequal-shapes", file, expected=expected, found=found, hint=hint)
+        alike = (array.dtype, len(array.shape)) == (first.dtype, len(first.shape))
+        if alike and array.shape[1:] == first.shape[1:]:
+            return
+        problem = f"{name}: the files differ in more than the first axis"
+        expected = f"{first.dtype} {first.shape}, as in {self._files[0].name}"
+        hint = "save arrays of one dtype, pad or crop them to one shape, or name one file to read"
+        pairs = enumerate(zip(array.shape, first.shape, strict=False))
+        differ = [axis for axis, lengths in pairs if len({*lengths}) > 1]
+        if alike and len(differ) == 1:
+            hint = f"save them with the axis that differs first: numpy.moveaxis(x, {differ[0]}, 0)"
+            hint += f"; or give --files {FIELDS} if each {MEANING[FIELDS]}" * (file.suffix == ".npy")
+        found = f"{array.dtype} {array.shape}"
+        raise CorruptArtifact(problem, "unequal-shapes", file, expected=expected, found=found, hint=hint)
 
     @classmethod
     def of_groups(

@@ -182,13 +182,13 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return the notes about the parts, the first one of each kind."""
         path, chosen = split_selection(path)
-        of_parts: dict[str, list[tuple[Path, Finding]]] = {}
+        of_parts: dict[tuple[str, ...], list[tuple[Path, Finding]]] = {}  # by kind and names of values
         parts = parts_in(path, self.part)
         for file in parts:
             part = with_selection(file, chosen)
             for note in self.part.notes(part, self.part.infer_schema(part)):
                 own = replace(note, hint=self._for_parts(note.hint))
-                of_parts.setdefault(note.kind, []).append((file, own))
+                of_parts.setdefault((note.kind, *note.values), []).append((file, own))
         left = self.part.groups(path).left if self.part.sniff(path) else ()
         notes = parts_not_read("array", left, " outside of the groups")
         if self.files(path) is None:  # of files, the sandbox adds what their names say

@@ -99,9 +99,12 @@ class Samples(formats.Format, Detectable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return how labels were taken, where folders lie inside those of the classes."""
         if not path.is_dir():
-            return folders.parts_not_read("array", groups_of(path).left, " outside of the groups")
+            left = folders.parts_not_read("array", groups_of(path).left, " outside of the groups")
+            return left + folders.attributes_not_read(texts_in(path)[1])
         notes = ClassFolder.of(path, ARRAYS).notes() if is_class_folder(path, ARRAYS) else []
-        return notes + folders.parts_not_read("dataset", texts_in(files_of(path)[0][0]))
+        first = files_of(path)[0][0]
+        texts, attributes = texts_in(first)
+        return notes + folders.parts_not_read("dataset", texts) + folders.attributes_not_read(attributes)
 
 
 class SamplesReader(formats.Reader):

@@ -300,6 +300,22 @@ def parts_not_read(noun: str, names: Collection[str], place: str = " of each sam
     return [Finding(NOT_READ, message, None, {f"{noun}s": len(names)})]
 
 
+# attributes that say how numbers are stored or what they measure: of HDF5, PyTables, MATLAB, NetCDF and its
+# conventions, and Zarr
+DESCRIBING_ATTRIBUTES = re.compile(
+    r"_.*|CLASS|NAME|TITLE|VERSION|FLAVOR|NROWS|EXTDIM|FIELD_.*|IMAGE_.*|DIMENSION_.*|REFERENCE_LIST|PYTABLES.*"
+    r"|MATLAB_.*|H5PATH|iobench|units|(long|standard)_name|axis|calendar|coordinates|positive|Conventions|title"
+    r"|history|institution|source|references|comment|missing_value|valid_(min|max|range)|scale_factor"
+    r"|add_offset|cell_methods|grid_mapping.*|bounds"
+)
+
+
+def attributes_not_read(names: Iterable[str]) -> list[Finding]:
+    """Return a note that counts attributes that may be labels, without those that describe the numbers."""
+    own = {name for name in names if not DESCRIBING_ATTRIBUTES.fullmatch(name)}
+    return parts_not_read("attribute", own, "")
+
+
 def said_by_names(path: Path, parts: Iterable[Path], noun: str = "file") -> list[Finding]:
     """Return notes of what the names of parts say: values of a column, and several splits of a dataset."""
     names = [os.path.relpath(part, path).split(os.sep) for part in parts]

@@ -70,8 +70,8 @@ def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "
 def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "image") -> tuple[int, ...]:
     """Return the shape of an image's pixels, read from its header, which is that of the file or of `stored`.
 
-    CorruptArtifact, which names `what`, if it is no PNG or JPEG, or of kind ``too-many-pixels`` or
-    ``unsupported-image`` (neither RGB nor gray).
+    CorruptArtifact, which names `what`, if it is no PNG or JPEG, or of kind ``too-many-pixels``,
+    ``deep-pixels`` (more than 8 bits) or ``unsupported-image`` (neither RGB nor gray).
     """
     try:
         with Image.open(regular(file) if stored is None else BytesIO(stored), formats=STORED_KINDS) as image:
@@ -88,8 +88,10 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
         raise CorruptArtifact(problem, "unreadable", file, expected=expected, found=found) from error
     if mode not in ("RGB", "L"):
         problem, expected = f"{what}: unsupported mode", "RGB or gray (L)"
-        hint = "convert it first"
-        raise CorruptArtifact(problem, "unsupported-image", file, expected=expected, found=mode, hint=hint)
+        kind, hint = (
+            ("deep-pixels", TO_BYTES) if mode[0] in DEEP else ("unsupported-image", "convert it first")
+        )
+        raise CorruptArtifact(problem, kind, file, expected=expected, found=mode, hint=hint)
     return (height, width, 3) if mode == "RGB" else (height, width)
 
 
@@ -106,6 +108,7 @@ def _other_kind(file: Path) -> str:
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 DCT_SCALE = 2  # of each side, from which libjpeg decodes smaller sooner than whole
 GRAY = ("1", "L", "LA", "I", "F")  # modes without colors
+TO_BYTES = "save it with 8 bits, or its values as an array"
 DEEP = "IF"  # first letters of the modes of integers and floats, which Pillow clips to bytes
 MAX_FILE_BYTES = 192 << 20
 MAX_SCANS = 100  # of a progressive JPEG; usual ones have about ten, and each scan decodes all pixels again
@@ -265,8 +268,8 @@ def _check(path: Path, image: Image.Image, file: BinaryIO) -> None:
         raise SourceError("contains several images", "several-images", path, hint="save the one to use")
     if image.mode[0] in DEEP:
         problem, found = "pixels have more than 8 bits, which would be clipped", f"mode {image.mode}"
-        hint = "save it with 8 bits, or its values as an array"
-        raise SourceError(problem, "deep-pixels", path, expected="8 bits a channel", found=found, hint=hint)
+        expected = "8 bits a channel"
+        raise SourceError(problem, "deep-pixels", path, expected=expected, found=found, hint=TO_BYTES)
     if image.info.get("progressive") and _scans(file) > MAX_SCANS:
         problem = f"more than {MAX_SCANS} scans, about ten times as many as cameras write"
         raise SourceError(problem, "too-many-scans", path, hint="save it again")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -184,7 +185,8 @@ class Npy(ArrayFormat, Detectable):
     def sniff(self, path: Path) -> bool:
         """Return True for a .npy file, or a folder of nothing else whose files can only be fields.
 
-        Arrays of one shape and dtype each could also be samples, or parts of one array.
+        Arrays of one shape and dtype each could also be samples, or parts of one array; those of one dtype
+        and as many axes whose names are numbered are samples of different sizes.
         """
         if not path.is_dir():
             return _begins_as_npy(path)
@@ -196,7 +198,8 @@ class Npy(ArrayFormat, Detectable):
         except CorruptArtifact:
             return all(_begins_as_npy(Path(entry.path)) for entry in entries)  # whose error says more
         lengths = {header.shape[:1] for header in headers}
-        kinds = {(header.shape, header.dtype) for header in headers}
+        numbered = len(headers) > 2 and len({re.sub(r"\d+", "0", entry.name) for entry in entries}) == 1
+        kinds = {(header.dtype, len(header.shape) if numbered else header.shape) for header in headers}
         return len(headers) == 1 or (len(headers) <= MAX_FIELDS and len(lengths) == 1 < len(kinds))
 
     def files(self, path: Path) -> Sequence[Path]:

@@ -124,7 +124,7 @@ def test_only_windows_of_tokens_are_written():
 CONTENTS = {
     "GPT-2": (ids(40_000), "uint16"),
     "Llama 3": (ids(40_000, "uint32", 128_256), "uint32"),
-    "64 bits": (ids(40_000, "uint64", 128_256), None),
+    "64 bits": (ids(40_000, "uint64", 128_256), "uint64"),
     "characters": (ids(40_000, vocabulary=65), "uint16"),
     "bases": (ids(40_000, vocabulary=4), None),
     "padding": (np.zeros(40_000, np.uint16), None),

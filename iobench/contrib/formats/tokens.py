@@ -82,7 +82,11 @@ class Tokens(TokenWindows):
             return header_of(head) is not None
         dtype = fitting_dtype(head)
         ids = np.frombuffer(head, "<u2", len(head) // 2)
-        return header_of(head) is not None or dtype == "uint32" or bool(dtype and ids.max() < MOST_ID)
+        return (
+            header_of(head) is not None
+            or dtype in ("uint32", "uint64")
+            or bool(dtype and ids.max() < MOST_ID)
+        )
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return also a note if the dtype was chosen by the content."""
@@ -126,11 +130,14 @@ def header_of(head: bytes) -> tuple[str, int] | None:
 
 
 def fitting_dtype(head: bytes) -> str | None:
-    """Return uint16 or uint32, if the first bytes of a file fit ids of that dtype alone.
+    """Return uint16, uint32 or uint64, if the first bytes of a file fit ids of that dtype alone.
 
     As uint32, uint16 ids are far larger than any vocabulary. As uint16, every second word of uint32 ids is
     the upper half of an id, and so small; but every second one of ids of 64 bits would be 0.
     """
+    halves = np.frombuffer(head, "<u4", len(head) // 8 * 2)
+    if len(head) >= MIN_HEAD_BYTES and halves[::2].any() and not halves[1::2].any():
+        return "uint64"
     words = np.frombuffer(head, "<u2", len(head) // 4 * 2)
     lower, upper = words[::2], words[1::2]
     if len(head) % 4 or upper.max(initial=0) >= LARGE_HALF:
@@ -142,7 +149,7 @@ def fitting_dtype(head: bytes) -> str | None:
 def _certain_dtype(path: Path) -> str:
     dtype = fitting_dtype(_head(path, HEAD_BYTES))
     if dtype is None:
-        problem, expected = "the dtype of its tokens is not certain", "ids that are either uint16 or uint32"
+        problem, expected = "the dtype of its tokens is not certain", "ids that are surely uint16 or uint32"
         hint = "say which: --format tokens:dtype=uint16 of 'iobench add', or --source-format"
         raise CorruptArtifact(
             problem, "unknown-dtype", path, expected=expected, found="ids that could be both", hint=hint

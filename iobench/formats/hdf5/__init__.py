@@ -30,7 +30,7 @@ from iobench.formats.array_schema import (
     split_selection,
     without_samples,
 )
-from iobench.formats.folders import file_of, parts_not_read
+from iobench.formats.folders import attributes_not_read, file_of, parts_not_read
 from iobench.formats.format import Detectable
 from iobench.formats.hdf5.datasets import (
     DAMAGE,
@@ -38,6 +38,7 @@ from iobench.formats.hdf5.datasets import (
     Member,
     Selection,
     attribute_notes,
+    attributes_in,
     data_elsewhere,
     described,
     is_virtual,
@@ -177,7 +178,7 @@ class Hdf5(ArrayFormat, Detectable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report compressed chunks of several samples, and attributes that say what the numbers stand for."""
         path, chosen = split_selection(path)
-        _, datasets = _inspected(path)
+        file, datasets = _inspected(path)
         left = _without_samples(datasets) - set(chosen)
         left_out = left.intersection(select_arrays(path, datasets, chosen))
         names = field_names(datasets)
@@ -190,6 +191,7 @@ class Hdf5(ArrayFormat, Detectable):
                 values: dict[str, Any] = {"field": name, "samples": one.chunk_rows}
                 notes.append(Finding("compressed-chunks", message, hint, values))
         notes += parts_not_read("dataset", left_out, " without an axis of samples")
+        notes += attributes_not_read(attributes_in(file if path.is_dir() else path))
         return notes + attribute_notes({name: one.attributes for name, one in used.items()})
 
     def size_bound(self, schema: Schema) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,6 +26,7 @@ from iobench.base.files import name_problem, regular
 from iobench.base.finding import Finding
 from iobench.base.text import reason, shortened
 from iobench.formats.array_schema import DTYPE_HINT, ShapeAndDtype
+from iobench.formats.folders import file_of
 
 Selection: TypeAlias = tuple[tuple[int, ...], ...]  # start, stride, count and block of each axis
 MATLAB = "MATLAB_class"
@@ -404,6 +405,16 @@ def attribute_notes(attributes: Mapping[str, Mapping[str, Any]]) -> list[Finding
             hint = "apply them in the training, or save what xarray.open_dataset makes of them"
             notes.append(Finding("not-decoded", message, hint, {"field": name, **scaled}))
     return notes
+
+
+def attributes_in(path: Path) -> set[str]:
+    """Return the names of the attributes in an HDF5 file, or in a group of it; of none if it is damaged."""
+    names, file = set[str](), file_of(path)
+    with suppress(*DAMAGE), open_file(file) as opened:
+        group = opened if path == file else opened[os.path.relpath(path, file)]
+        names.update(group.attrs)
+        group.visititems(lambda _, item: names.update(item.attrs))
+    return names
 
 
 def check_stored(dataset: h5py.Dataset) -> None:

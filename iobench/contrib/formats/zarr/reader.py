@@ -50,7 +50,7 @@ from iobench.formats import (
     unclosed,
     without_samples,
 )
-from iobench.formats.folders import parts_not_read
+from iobench.formats.folders import attributes_not_read, parts_not_read
 
 OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk is stored
 # Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
@@ -79,15 +79,14 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
         folders = _array_folders(path)
         # consolidated metadata may be stale, and were not checked above
         node = zarr.open(path, mode="r", use_consolidated=False)
-        single = isinstance(node, zarr.Array)
-        # by name, because `members()` warns of each other file in the folder, such as a seal
-        named = {path.name.partition(".")[0]: node} if single else {name: node[name] for name in folders}
-        arrays = {name: member for name, member in named.items() if isinstance(member, zarr.Array)}
+        if single := isinstance(node, zarr.Array):
+            arrays = {path.name.partition(".")[0]: node}
+        else:  # by name, because `members()` warns of each other file in the folder, such as a seal
+            named = ((name, node[name]) for name in folders)
+            arrays = {name: member for name, member in named if isinstance(member, zarr.Array)}
         for name, array in arrays.items():
-            extents = (*array.chunks, *(array.shards or ()))
-            if all(array.shape) and not all(
-                1 <= one <= MOST_EXTENT for one in extents
-            ):  # zarr would read no chunk
+            extents = (1, *array.chunks, *(array.shards or ()))
+            if all(array.shape) and (min(extents) < 1 or max(extents) > MOST_EXTENT):  # zarr reads no chunk
                 raise corrupt(path, f"{name}: chunks of 1 to 2^63 - 1", str(extents)[:100], "invalid-chunks")
         return arrays, not single and node.attrs.get(OURS) == 1
 
@@ -203,6 +202,8 @@ def not_read(path: Path, schema: Schema, chosen: Sequence[str]) -> list[Finding]
     arrays, _ = open_arrays(path)
     left_out = _left_out(arrays, chosen).intersection(select_arrays(path, arrays, chosen))
     notes = parts_not_read("array", left_out, " without an axis of samples")
+    nodes = (*arrays.values(), zarr.open(path, mode="r", use_consolidated=False))
+    notes += attributes_not_read(name for node in nodes for name in node.attrs)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
