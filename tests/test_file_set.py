@@ -244,6 +244,20 @@ def test_numbered_arrays_that_differ_in_a_later_axis_are_no_fields(tmp_path):
     assert (variant, len(batch)) == ("npy", 3)
 
 
+def test_files_whose_other_arrays_differ_in_length_are_read_by_name(tmp_path):
+    (tmp_path / "a").mkdir()
+    for number in range(2):
+        with h5py.File(tmp_path / f"a/{number}.nc", "w") as file:
+            file["x"], file["lat"] = X[: 3 + number], np.arange(5.0)
+            file.create_dataset("crs", (), "i4")  # never written, as NetCDF's conventions have it
+    manifest = add(f"{tmp_path / 'a'}::x", data_dir=tmp_path / "data")[0]
+    with manifest.opener("parts:of=hdf5")() as reader:
+        np.testing.assert_array_equal(reader.batch(slice(0, 7))["x"], np.concatenate([X[:3], X[:4]]))
+    with h5py.File(tmp_path / "a/0.nc", "a") as file:
+        del file["lat"]
+    assert [field.name for field in open_source(tmp_path / "a/0.nc").schema.fields] == ["x"]
+
+
 @pytest.mark.parametrize("write", ["hdf5", "hdf5 groups", "zarr"])
 def test_attributes_that_may_be_labels_are_said_to_be_left_out(tmp_path, write):
     for number in range(3):

@@ -355,11 +355,21 @@ class PartsReader(Reader):
         return self._known
 
     def _lengths_of_parts(self) -> Iterator[dict[str, Array]]:
-        schemas = [self._form.infer_schema(path) for path in self._paths]
+        schemas = list(map(self._schema_of, self._paths))
         lengths = {"rows": np.array([one.samples for one in schemas])}
         for field in self.schema.ragged:
             lengths[field.name] = np.array([one.totals.get(field.name, 0) for one in schemas])
         yield lengths
+
+    def _schema_of(self, part: Path) -> Schema:
+        """Return the schema of a part; of the own fields alone, if others have another length."""
+        try:
+            return self._form.infer_schema(part)  # type: ignore[no-any-return]
+        except CorruptArtifact:
+            if not self._form.selectable or split_selection(part)[1]:
+                raise
+            names = [self.schema.renamed.get(field.name, field.name) for field in self.schema.fields]
+            return self._form.infer_schema(with_selection(part, names))  # type: ignore[no-any-return]
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         for number, local, at in shares(self._starts(), slice(start, stop)):

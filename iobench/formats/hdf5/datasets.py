@@ -350,7 +350,7 @@ def _dataset(group: h5py.Group, name: str, whole: Described) -> dict[str, Descri
             whole = replace(whole, sources=frozenset(raw))
             check_stored(dataset)
     except CorruptArtifact as error:
-        return {name: replace(whole, refused=error)}
+        return {name: replace(whole, refused=error, shape=dataset.shape or ())}
     whole = replace(
         whole,
         shape=dataset.shape or (),
