@@ -10,6 +10,7 @@ import pytest
 import torch
 import zarr
 from kinds import kind
+from PIL import Image
 
 import iobench
 from iobench.base.errors import SourceError
@@ -710,7 +711,16 @@ def splits_of_tokens(path):
     return path / "a"
 
 
-@pytest.mark.parametrize("write", [splits_in_groups, splits_in_folders, splits_of_tokens])
+def splits_of_images(path):
+    for split in ("train", "val"):
+        for kind_of in ("images", "labels"):  # as YOLO has them
+            (path / "a" / kind_of / split).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(path / "a/images" / split / "0.png")
+        (path / "a/labels" / split / "0.txt").write_text("0 0.5 0.5 1 1")
+    return path / "a"
+
+
+@pytest.mark.parametrize("write", [splits_in_groups, splits_in_folders, splits_of_tokens, splits_of_images])
 def test_splits_that_are_joined_are_said(tmp_path, write):
     path, notes = write(tmp_path), []
     add(path, data_dir=tmp_path / "data", warn=notes.append)

@@ -321,7 +321,7 @@ def said_by_names(path: Path, parts: Iterable[Path], noun: str = "file") -> list
     names = [os.path.relpath(part, path).split(os.sep) for part in parts]
     columns = {word.split("=")[0] for one in names for word in one if "=" in word}
     notes = parts_not_read("column", columns, " in names of folders")
-    matches = (SPLIT.search(one[0]) or SPLIT.search(one[-1]) for one in names)
+    matches = (next(filter(None, map(SPLIT.search, words)), None) for words in names)
     counts = Counter(match[1].lower() for match in matches if match)
     if len(counts) > 1:
         some = enumerated([counted(count, f"{name} {noun}") for name, count in counts.items()])

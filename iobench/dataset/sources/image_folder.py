@@ -25,7 +25,15 @@ from iobench.dataset.sources.source import (
     open_regular,
 )
 from iobench.formats import Array, Batch, Field, Schema, check_sample, with_extents, with_own_extents
-from iobench.formats.folders import IMAGES, JPEG, MOVE, ClassFolder, has_suffix, not_read
+from iobench.formats.folders import (
+    IMAGES,
+    JPEG,
+    MOVE,
+    ClassFolder,
+    has_suffix,
+    not_read,
+    said_by_names,
+)
 from iobench.formats.image_decoding import (
     DCT_SCALE,
     ImageDecoder,
@@ -67,7 +75,8 @@ class ImageFolder(Source):
             (file, label, file.stat())
             for file, label in zip(folder.files, folder.labels.tolist(), strict=True)
         ]
-        self.notes = (*folder.notes(), *not_read(self.path, folder.files, "a folder of images"))
+        named = said_by_names(self.path, folder.files)
+        self.notes = (*folder.notes(), *named, *not_read(self.path, folder.files, "a folder of images"))
         self._damaged = list(self._undecodable()) if skip_damaged else []
         if not self._files:
             raise SourceError("no image can be decoded", "no-images", path)
