@@ -668,6 +668,25 @@ def test_with_a_step_the_fastest_training_is_chosen_not_the_fastest_loading(mani
     assert answer_to(manifest, final, roles).use.key == native
 
 
+@pytest.mark.parametrize(("share", "told"), [(0.9, True), (0.1, False)])
+def test_where_the_default_mostly_waits_for_its_first_batch_the_gain_is_an_upper_bound(
+    manifest, loading, share, told
+):
+    final, native, stream = loading
+    records = [
+        replace(one, timing=replace(one.timing, first_batch_s=share * manifest.schema.samples / 1e4))
+        for one in final.records
+    ]
+    roles = {native: [recommendation.FASTEST], stream: [recommendation.DEFAULT]}
+    data = MeasuredData(manifest, 100 * manifest.schema.logical_bytes, False)
+    final = replace(final, records=records)
+    answer = findings.recommendation_of(
+        search.SearchResult(data, final, final, roles, [], None), Requirements()
+    )
+    assert ("up to" in answer.findings[0].message) == told
+    assert any(one.kind == "start-up" for one in answer.findings) == told
+
+
 def test_rounds_with_the_step_that_miss_the_default_do_not_decide(manifest, loading, stepping):
     """The time ended after the first case with the step: without it both were compared."""
     (final, native, stream), (stepped, first, _) = loading, stepping

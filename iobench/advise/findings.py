@@ -69,6 +69,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
     case = next(case for case in result.finalists if case.key == choice.use.key)
     findings = [
         _without_step(headline(choice, finalists, data), choice.use, requirements),
+        *(start_up(default, data) if changes else ()),
         *time_limited(result, choice, requirements.max_time_s),
         *(certainty(choice) if changes else ()),
         *([missing] if missing is not None else ()),
@@ -141,9 +142,24 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
         return Finding("undecided", f"Undecided: compared with {default.text}, {what}, {why}", values=values)
     if use is default or use.against_default is None:
         return answer.keep(f"{use.text}, {what}", others, len(others), values=values)
-    baseline, training = f"with {default.text}, {what}", "training is " if use.step_decides else ""
+    baseline, subject = f"with {default.text}, {what}", "training is " if use.step_decides else ""
+    subject += "up to " if first_wait(default, data) >= MUCH_WAITING else ""
     tied = choice.outcome == TIED
-    return answer.gain(use.text, use.against_default.ratio, baseline, values, tied, training)
+    return answer.gain(use.text, use.against_default.ratio, baseline, values, tied, subject)
+
+
+def first_wait(default: Finalist, data: MeasuredData) -> float:
+    """Return the share of the default's epoch in which it waits for its first batch."""
+    epoch_s = data.manifest.schema.samples / default.rate
+    return (default.decisive.value("first_batch_s") or 0.0) / epoch_s
+
+
+def start_up(default: Finalist | None, data: MeasuredData) -> Iterator[Finding]:
+    """Yield that the default's epoch is mostly the start of its workers, so that more data gain less."""
+    if default is not None and (share := first_wait(default, data)) >= MUCH_WAITING:
+        message = f"{min(share, 1):.0%} of an epoch with {default.text} is the wait for its first batch"
+        hint = "give more data than these: the gain is smaller with them"
+        yield Finding("start-up", message, hint, {"share": share})
 
 
 def _without_step(first: Finding, use: Finalist, requirements: Requirements) -> Finding:
@@ -169,6 +185,7 @@ def describe_default(default: Finalist | None, data: MeasuredData) -> str:
     return "your data as arrays in memory" if data.own_bytes is not None else "the default"
 
 
+MUCH_WAITING = 0.3  # share of an epoch
 EXCLUDED, NO_TIME = "excluded", "no-time"  # reasons why there is no default
 
 
@@ -355,6 +372,8 @@ def break_even(result: SearchResult, use: Finalist, default: Finalist, requireme
     """Return the epochs after which writing the data pays off, from the interval of the gain."""
     if use.format == default.format and not default.unknown_files:
         return Finding("break-even", "The default reads the same format: only the loader changes")
+    if result.data.scale >= LARGER and first_wait(default, result.data) >= MUCH_WAITING:
+        return Finding("break-even", "The break-even point is unknown: so few data were measured")
     samples = result.data.manifest.schema.samples * result.data.scale
     ends = use.against_default.ratio.ends if use.against_default is not None else None
     saved_s = [samples / default.rate * (1 - 1 / end) for end in ends or ()]

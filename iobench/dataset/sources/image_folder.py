@@ -75,8 +75,8 @@ class ImageFolder(Source):
             (file, label, file.stat())
             for file, label in zip(folder.files, folder.labels.tolist(), strict=True)
         ]
-        named = said_by_names(self.path, folder.files)
-        self.notes = (*folder.notes(), *named, *not_read(self.path, folder.files, "a folder of images"))
+        splits = said_by_names(self.path, folder.files)
+        self.notes = (*folder.notes(), *splits, *not_read(self.path, folder.files, "a folder of images"))
         self._damaged = list(self._undecodable()) if skip_damaged else []
         if not self._files:
             raise SourceError("no image can be decoded", "no-images", path)
