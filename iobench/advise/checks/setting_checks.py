@@ -14,6 +14,7 @@ from iobench.host.device import device_of, pick_device
 from iobench.results.run_warning import Values
 
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
+PLAIN_SAMPLE_S = 15e-6  # so is it below this where the dataset's own code was not looked at
 MANY = 2  # workers per core, from which on they compete
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
 PICKLED = 0.2  # of the wait for the first batch: in the rest workers load it, which takes longer, and torch
@@ -34,7 +35,9 @@ def per_sample(evidence: Evidence) -> Advice | None:
     """Dataset that is indexed one sample at a time where whole batches would do."""
     loader = evidence.loop.loader
     tried = evidence.gain("fetch")
-    quick = 0 < evidence.per_sample_s * max(1, loader.workers or 0) < QUICK_SAMPLE_S
+    known = loader.tensor_dataset or evidence.fetching is not None
+    most = QUICK_SAMPLE_S if known else PLAIN_SAMPLE_S
+    quick = 0 < evidence.per_sample_s * max(1, loader.workers or 0) < most
     untried = not evidence.candidates or evidence.undecided("fetch")
     if not loader.by_sample or not (tried or (quick and untried)):
         return None
