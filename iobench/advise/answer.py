@@ -161,9 +161,9 @@ def skipped_together(skipped: Iterable[Finding]) -> Iterator[Finding]:
             yield one
     for label, findings in alike.items():
         extras = dict.fromkeys(extra for one in findings for extra in _extras(one))
-        names = ", ".join(
-            sorted({name for one in findings for name in _extras(one) or [_format_or_loader(one)]})
-        )
+        plain = [str(one.values.get("loader") or one.values.get("format")) for one in findings]
+        known = [_extras(one) or [name.partition(":")[0]] for one, name in zip(findings, plain, strict=True)]
+        names = ", ".join(sorted({name for names in known for name in names}))
         hint = f"pip install 'iobench[{','.join(extras)}]'" if extras else None
         yield Finding(findings[0].kind, f"{label}: {names}", hint, {"names": names})
 
@@ -171,10 +171,6 @@ def skipped_together(skipped: Iterable[Finding]) -> Iterator[Finding]:
 def _extras(finding: Finding) -> list[str]:
     """Return the extras of iobench that a finding's command installs."""
     return re.findall(r"iobench\[(.+?)\]", finding.hint or "")
-
-
-def _format_or_loader(finding: Finding) -> str:
-    return str(finding.values.get("loader") or finding.values.get("format")).partition(":")[0]
 
 
 def no_time(names: Sequence[str], hint: str | None = None, **values: float) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from iobench.advise import diagnosis
 from iobench.advise.checks import profiling
 from iobench.advise.checks.call_costs import visible_opens
 from iobench.advise.checks.loop_stats import MOST_BYTES, LoopStats, padding_of, repeated_share
-from iobench.advise.checks.profiling import LineSampler, Profile
+from iobench.advise.checks.profiling import Profile, sampled_lines
 from iobench.advise.checks.remedies import Remedies
 from iobench.advise.checks.sample_calls import SampleCalls, calls_for
 from iobench.advise.checks.watched_loader import WatchedLoader
@@ -96,7 +96,8 @@ def diagnose(
                 candidates = _raced(race, watchdog, found, device, on_status)
     found.background += race.background
     target = loader if isinstance(loader, str) else ""
-    return found.diagnosis(candidates, slowdown(race.turns), target, budget.seconds)
+    slower = slowdown(race.turns)
+    return found.diagnosis(candidates, slowdown=slower, target=target, max_time_s=budget.seconds)
 
 
 @dataclass
@@ -110,26 +111,14 @@ class Examination:
     changes: list[Candidate] = field(default_factory=list)
     skipped: list[Finding] = field(default_factory=list)  # why others are not worth trying
 
-    def diagnosis(
-        self,
-        candidates: Sequence[Candidate],
-        slowdown: float | None = None,
-        target: str = "",
-        max_time_s: float = 0.0,
-    ) -> Diagnosis:
+    def diagnosis(self, candidates: Sequence[Candidate], **more: Any) -> Diagnosis:
         """Return the diagnosis that this supports, and the rounds of the candidates if there were any."""
-        return diagnosis.diagnose(
-            self.loop,
-            candidates,
-            self.profiles,
-            alone=True,
-            background=self.background,
-            slowdown=slowdown,
-            skipped=self.skipped,
-            sample=self.sample,
-            target=target,
-            max_time_s=max_time_s,
-        )
+        known: dict[str, Any] = {
+            "background": self.background,
+            "skipped": self.skipped,
+            "sample": self.sample,
+        }
+        return diagnosis.diagnose(self.loop, candidates, self.profiles, alone=True, **known, **more)
 
 
 def examine(
@@ -142,7 +131,7 @@ def examine(
 ) -> Examination:
     """Watch and profile a loader while its watchdog is active, and find `changes` that are worth trying."""
     on_status("watching the baseline")
-    with LineSampler() as lines:
+    with sampled_lines() as lines:
         found = Examination(_watch(loader, watchdog, batches, device))
     if loader.single_pass or watchdog.budget.over:
         return found
@@ -151,7 +140,7 @@ def examine(
     monitor.start()
     with loader_errors(), visible_opens():
         part = watchdog.part(PROFILE, MOST_S)
-        found.profiles = profiling.profiles(loader, part, batches, watchdog.guard, lines.counts)
+        found.profiles = profiling.profiles(loader, part, batches, watchdog.guard, lines)
     found.background.append(monitor.stop())
     found.sample = _sample_calls(loader, watchdog)
     if changes:

@@ -7,7 +7,7 @@ import os
 import pkgutil
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,10 @@ from typing import Any, ClassVar, TypeVar
 import psutil
 
 from iobench.base.errors import InvalidSettings
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import prepare
+from iobench.dataset.sources import Synthetic
+from iobench.host import page_cache
 from iobench.results.display import Block, table
 from iobench.results.run_warning import RunWarning, background_warnings, warning_blocks
 from iobench.studies._claims import ClaimResult, Claims
@@ -165,6 +169,13 @@ def scratch(options: StudyOptions) -> Iterator[Path]:
             shutil.rmtree(stale, ignore_errors=True)
     with TemporaryDirectory(dir=options.folder, prefix=f"{SCRATCH}{os.getpid()}-") as folder:
         yield Path(folder)
+
+
+def warm_dataset(options: StudyOptions, source: Synthetic, variants: Sequence[str], name: str) -> Manifest:
+    """Prepare a dataset in the folder of studies, and bring its files into the page cache."""
+    manifest = prepare(source, variants, data_dir=options.folder, name=name)[0]
+    page_cache.warm([file for variant in variants for file in manifest.files_of(variant)])
+    return manifest
 
 
 IO_EVALUATION = Reference("DataLoader and TensorDict: an IO evaluation", "a project of PyTorch practitioners")

@@ -11,16 +11,14 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from iobench.base.units import bytes_text
-from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.studies._claims import ClaimResult, Claims, all_of
 from iobench.studies._epochs import epochs
 from iobench.studies._rounds import Measurements, exhaust, interleave, timed
-from iobench.studies._study import DATALOADER_INDEXING, Study, StudyOptions, cores
+from iobench.studies._study import DATALOADER_INDEXING, Study, StudyOptions, cores, warm_dataset
 
 COLUMNS, BATCHES = 100, 7
 PUBLISHED, QUICK = 700_000, 70_000  # rows; a tenth of the reporter's
@@ -57,9 +55,7 @@ def _measure(options: StudyOptions) -> Measurements:
     }
     contenders = {name: timed(partial(exhaust, loader)) for name, loader in own.items()}
     contenders[INDEXED] = timed(partial(_index, data, batch))
-    source = Synthetic(rows * COLUMNS, (COLUMNS,))
-    manifest = prepare(source, ["npy"], data_dir=options.folder, name=f"indexing-{rows}")[0]
-    page_cache.warm(manifest.files_of("npy"))
+    manifest = warm_dataset(options, Synthetic(rows * COLUMNS, (COLUMNS,)), ["npy"], f"indexing-{rows}")
     job = Job(manifest.opener("npy"), Order("random", batch))
     contenders |= {name: epochs(loaders.get(loader), job) for name, loader in FROM_FILE.items()}
     measured = interleave(contenders, warmup=options.warmup, on_status=options.on_status)

@@ -49,7 +49,7 @@ RankResults = dict[str, dict[str, Any]]  # by loader
 
 TRAINED, TESTED, INPUTS, CLASSES = 1800, 1000, 64, 10
 BATCH, WORKERS, HIDDEN, RATE = 100, 2, 64, 0.05  # of all ranks together
-SEEDS = 5
+SEEDS, HASHED_EPOCHS = 5, 2
 LOADERS = {"torch's workers": DataLoader, "Ray's actors": RayLoader}
 
 
@@ -97,22 +97,15 @@ def loading(kind: str, dataset: Blobs, group: ProcessGroup) -> Iterator[tuple[An
             loader.close()
 
 
-def hashes(kind: str, group: ProcessGroup, epochs: int) -> list[str]:
-    """Return a hash of each batch of this rank's epochs under random transforms."""
-    digests = []
-    with loading(kind, NoisyBlobs(TRAINED, 1), group) as (loader, sampler):
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            digests += [hashlib.sha256(b["x"].numpy().tobytes()).hexdigest() for b in loader]
-    return digests
-
-
 def train(
     batches: tuple[Any, Any], group: ProcessGroup, dtype: torch.dtype, normed: bool, seed: int, epochs: int
 ) -> dict[str, Any]:
     """Train a network; return the loss of each step over all ranks, the final accuracy and the seconds."""
     loader, sampler = batches
-    network = _network(dtype, normed, seed)
+    torch.manual_seed(seed)
+    norm = [nn.BatchNorm1d(HIDDEN)] if normed else []
+    layers = [nn.Linear(INPUTS, HIDDEN), *norm, nn.ReLU(), nn.Linear(HIDDEN, CLASSES)]
+    network = nn.Sequential(*layers).to(dtype)
     # gradients are averaged over all ranks after each backward pass
     model = network if group.world_size == 1 else DistributedDataParallel(network)
     optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
@@ -134,21 +127,19 @@ def train(
     return {"losses": means, "accuracy": accuracy, "seconds": time.perf_counter() - began}
 
 
-def _network(dtype: torch.dtype, normed: bool, seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    norm = [nn.BatchNorm1d(HIDDEN)] if normed else []
-    layers = [nn.Linear(INPUTS, HIDDEN), *norm, nn.ReLU(), nn.Linear(HIDDEN, CLASSES)]
-    return nn.Sequential(*layers).to(dtype)
-
-
 def everything(kind: str, group: ProcessGroup, epochs: int) -> dict[str, Any]:
-    """Return all trainings with one loader, and the hashes of its batches."""
+    """Return all trainings with one loader, and a hash of each of its batches under random transforms."""
+    hashes = []
+    with loading(kind, NoisyBlobs(TRAINED, 1), group) as (loader, sampler):
+        for epoch in range(HASHED_EPOCHS):
+            sampler.set_epoch(epoch)
+            hashes += [hashlib.sha256(batch["x"].numpy().tobytes()).hexdigest() for batch in loader]
     with loading(kind, Blobs(TRAINED, 1), group) as batches:
         return {
             "float64": train(batches, group, torch.float64, False, 0, epochs),
             "float32": train(batches, group, torch.float32, False, 0, epochs),
             "batchnorm": [train(batches, group, torch.float32, True, seed, epochs) for seed in range(SEEDS)],
-            "hashes": hashes(kind, group, 2),
+            "hashes": hashes,
         }
 
 

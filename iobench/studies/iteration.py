@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from iobench.base.units import bytes_text, seconds_text
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import page_cache
 from iobench.loading import loaders
@@ -22,7 +21,7 @@ from iobench.loading.order import Order
 from iobench.studies._claims import ClaimResult, Claims, all_of, judged
 from iobench.studies._epochs import epochs
 from iobench.studies._rounds import Contender, Measurements, exhaust, interleave, timed
-from iobench.studies._study import IO_EVALUATION, Study, StudyOptions
+from iobench.studies._study import IO_EVALUATION, Study, StudyOptions, warm_dataset
 
 PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements
 BATCH = 256
@@ -40,12 +39,11 @@ def _setup(options: StudyOptions) -> str:
 
 def _measure(options: StudyOptions) -> Measurements:
     source = Synthetic(options.sized(PUBLISHED, QUICK))
-    manifest = prepare(source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}")[0]
-    page_cache.warm(manifest.files_of("memmap"))
+    manifest = warm_dataset(options, source, ["memmap"], f"iteration-{source.size}")
     held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
     contenders = {
         DATASET: _contender(manifest, "dataloader"),
-        BATCHED: timed(lambda: exhaust(DataLoader(_mapped(manifest), BATCH, collate_fn=_unchanged))),
+        BATCHED: timed(lambda: exhaust(DataLoader(_mapped(manifest), BATCH, collate_fn=lambda batch: batch))),
         SLICED: _contender(manifest, "native"),
         INDEXED: _contender(manifest, "native", order="random"),
         IN_MEMORY: timed(lambda: exhaust(held[start : start + BATCH].clone() for start in _starts(held))),
@@ -119,10 +117,6 @@ def _starts(rows: Any) -> range:
 def _fill(source: torch.Tensor) -> None:
     whole = TensorDict({"x": torch.empty_like(source)}, [len(source)])
     whole["x"].copy_(source)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
 
 
 QUESTION = "Is tensorclass a faster way to feed training than DataLoader?"

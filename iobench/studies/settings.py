@@ -16,10 +16,8 @@ from iobench.base.units import bytes_text, counted, seconds_text, three_digits
 from iobench.bench.epoch import epoch_request, opened
 from iobench.bench.meter import Meter
 from iobench.dataset.opener import Opener
-from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.formats import Rows
-from iobench.host import page_cache
 from iobench.loading.host_to_device import HostBatch, HostToDevice
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
@@ -34,7 +32,7 @@ from iobench.studies._rounds import (
     interleave,
     run_in_subprocess,
 )
-from iobench.studies._study import MEMORY_SETTINGS, Study, StudyOptions, cores
+from iobench.studies._study import MEMORY_SETTINGS, Study, StudyOptions, cores, warm_dataset
 
 BATCH = 256
 MANY, FEW = 8, 4  # workers
@@ -292,9 +290,7 @@ def _sizes(options: StudyOptions) -> tuple[int, int, int, int]:
 def _opener(options: StudyOptions, share: int) -> Opener:
     samples = _sizes(options)[0] * share // 100
     source = Synthetic(samples * COLUMNS, (COLUMNS,))
-    manifest = prepare(source, ["npy"], data_dir=options.folder, name=f"settings-{samples}")[0]
-    page_cache.warm(manifest.files_of("npy"))
-    return manifest.opener("npy")
+    return warm_dataset(options, source, ["npy"], f"settings-{samples}").opener("npy")
 
 
 def label_at(label: str, share: int) -> str:

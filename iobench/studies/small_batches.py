@@ -20,9 +20,7 @@ from iobench import formats
 from iobench.base.units import MIB, bytes_text, counted, seconds_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.opener import Opener
-from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import page_cache
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
 from iobench.loading.loaders.sample_datasets import SampleDataset
@@ -40,7 +38,7 @@ from iobench.studies._claims import (
 )
 from iobench.studies._epochs import TrainingInParts, epochs
 from iobench.studies._rounds import Contender, Heartbeat, Measurements, interleave, merged, run_in_subprocess
-from iobench.studies._study import IO_BOTTLENECK, Study, StudyOptions, cores, scratch
+from iobench.studies._study import IO_BOTTLENECK, Study, StudyOptions, cores, scratch, warm_dataset
 
 HEARTBEAT_SAMPLES = 100
 
@@ -158,10 +156,7 @@ def _contender(
 def _prepared(options: StudyOptions, side: int) -> Manifest:
     size = sizes_of(options)[0] * side * side * CHANNELS
     source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
-    name = f"patches-{side}-{source.schema.samples}"
-    manifest = prepare(source, FORMATS, data_dir=options.folder, name=name)[0]
-    page_cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
-    return manifest
+    return warm_dataset(options, source, FORMATS, f"patches-{side}-{source.schema.samples}")
 
 
 def openers_of(options: StudyOptions, folder: Path) -> dict[str, Opener]:

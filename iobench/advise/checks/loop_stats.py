@@ -223,13 +223,15 @@ def inspect_loader(loader: Any) -> LoaderInfo:
     """Return the facts about a loader."""
     if not is_dataloader(loader):
         return LoaderInfo(class_name=type(loader).__name__)
-    from torch.utils.data import IterableDataset, SequentialSampler, TensorDataset
+    from torch.utils import data
 
-    dataset = loader.dataset
-    batches = loader.batch_sampler
+    dataset, batches = loader.dataset, loader.batch_sampler
     sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
-    rows, drawn = _draws(sampler)
-    iterable, whole = isinstance(dataset, IterableDataset), hasattr(dataset, "__getitems__")
+    rows = drawn = None
+    if type(sampler) in (data.RandomSampler, data.WeightedRandomSampler):
+        weighted = type(sampler) is data.WeightedRandomSampler
+        rows, drawn = len(sampler.weights if weighted else sampler.data_source), sampler.num_samples
+    iterable, whole = isinstance(dataset, data.IterableDataset), hasattr(dataset, "__getitems__")
     return LoaderInfo(
         class_name=type(loader).__name__,
         dataset=type(dataset).__name__,
@@ -239,27 +241,16 @@ def inspect_loader(loader: Any) -> LoaderInfo:
         pin_memory=loader.pin_memory,
         persistent_workers=loader.persistent_workers,
         by_sample=batches is not None and not iterable and not whole,
-        tensor_dataset=isinstance(dataset, TensorDataset),
+        tensor_dataset=isinstance(dataset, data.TensorDataset),
         iterable=iterable,
         sharded=is_sharded(loader),
         sampler=type(sampler).__name__,
         sampler_rows=rows,
         drawn=drawn,
-        in_order=isinstance(loader.sampler, SequentialSampler),
+        in_order=isinstance(loader.sampler, data.SequentialSampler),
         handles=open_handles(dataset),
         chunks=chunks_of(dataset),
     )
-
-
-def _draws(sampler: Any) -> tuple[int | None, int | None]:
-    """Return how many samples one of torch's random samplers draws from, and how many it draws."""
-    from torch.utils.data import RandomSampler, WeightedRandomSampler
-
-    if type(sampler) is WeightedRandomSampler:
-        return len(sampler.weights), sampler.num_samples
-    if type(sampler) is RandomSampler:
-        return len(sampler.data_source), sampler.num_samples
-    return None, None
 
 
 def chunks_of(dataset: Any) -> list[str]:

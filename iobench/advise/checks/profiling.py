@@ -21,7 +21,7 @@ from functools import partial
 from itertools import islice
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import shortened
 from iobench.bench.budget import Budget
 from iobench.host.call_profile import CallProfile, calls_in
-from iobench.host.machine_load import CollectorTime
+from iobench.host.machine_load import CollectorTime, Sampler
 from iobench.loading.inspection import attributes_of
 
 EVERY_S = 5e-3  # between two samples
@@ -76,33 +76,27 @@ class LineShare:
     share: float
 
 
-class LineSampler:
-    """Samples the stack of the thread that made it, in a block."""
+@contextmanager
+def sampled_lines() -> Iterator[Counter[Line | None]]:
+    """Sample the stack of this thread in the block.
 
-    def __init__(self) -> None:
-        self.counts = Counter[Line | None]()  # by the innermost line of the user's own code, if there is one
-        self._of, self._ended = threading.get_ident(), threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    Give the counts of the innermost lines of the user's own code, and of samples without one.
+    """
+    counts, thread, switch_s = Counter[Line | None](), threading.get_ident(), sys.getswitchinterval()
 
-    def __enter__(self) -> LineSampler:
-        self._switch_s = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_S)
-        self._thread.start()
-        return self
+    def sample() -> float:
+        with _no_collection():
+            frame = sys._current_frames().get(thread)
+            if frame is not None and not WAITS.search(f"{frame.f_code.co_filename}:"):
+                counts[_own_line(frame)] += 1
+        return EVERY_S
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-        sys.setswitchinterval(self._switch_s)
-
-    def _run(self) -> None:
-        while not self._ended.wait(EVERY_S):
-            with _no_collection():
-                frame = sys._current_frames().get(self._of)
-                if frame is not None and not WAITS.search(f"{frame.f_code.co_filename}:"):
-                    self.counts[_own_line(frame)] += 1
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        with Sampler(sample, first_s=EVERY_S).active():
+            yield counts
+    finally:
+        sys.setswitchinterval(switch_s)
 
 
 @contextmanager
@@ -262,58 +256,40 @@ def _notes(
     return {"obstacle": profile.obstacle, **times, "chunks": chunks_of(dataset), "lines": [*lines.items()]}
 
 
-def _generators(dataset: Any) -> dict[str, Callable[[], Any]]:
-    """Return functions for the states of this process's generators of random numbers, and of a dataset's.
-
-    Of a dataset those of NumPy, which are made again to seed them; others can be seeded in place later on.
-    """
-    own = {
-        name: partial(getattr, value.bit_generator, "state")
-        for name, value in attributes_of(dataset)
-        if isinstance(value, np.random.Generator)
-    }
-    return {"random": random.getstate, "np.random": np.random.get_state, "torch": _torch_state, **own}
-
-
-def _torch_state() -> bytes:
-    return torch.get_rng_state().numpy().tobytes()
-
-
 def _digest(state: Any) -> str:
     return hashlib.sha256(pickle.dumps(state)).hexdigest()
 
 
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
     """Profile this worker until it ends, and note the chunks of its files; runs first in the worker."""
-    measured, info = ExitStack(), get_worker_info()  # torch forgets it before the worker ends
-    dataset = info.dataset if info is not None else None
+    measured, info, path = ExitStack(), get_worker_info(), f"{folder}/{worker}"
+    dataset = info.dataset if info is not None else None  # torch forgets it before the worker ends
     collector = measured.enter_context(CollectorTime())
-    lines, profile = measured.enter_context(LineSampler()), measured.enter_context(CallProfile())
-    generators, begun = _generators(dataset), dict[str, str]()
-    arguments = (measured, profile, collector, lines, dataset, f"{folder}/{worker}", generators, begun)
-    Finalize(None, _end, args=arguments, exitpriority=100)
+    lines, profile = measured.enter_context(sampled_lines()), measured.enter_context(CallProfile())
+    generators: dict[str, Callable[[], Any]] = {  # their states
+        "random": random.getstate,
+        "np.random": np.random.get_state,
+        "torch": lambda: torch.get_rng_state().numpy().tobytes(),
+    }
+    generators |= {  # of the dataset's those that must be made again to seed them
+        name: partial(getattr, value.bit_generator, "state")
+        for name, value in attributes_of(dataset)
+        if isinstance(value, np.random.Generator)
+    }
+    begun = dict[str, str]()
+
+    def end() -> None:
+        measured.close()  # first: all that follows is work of our own
+        used = {name: state for name, state in begun.items() if _digest(generators[name]()) != state}
+        profile.dump(path + STATS)
+        # the dataset's files are open only here
+        notes = {**_notes(profile, collector, dataset, lines), "random": used}
+        Path(path + NOTES).write_text(json.dumps(notes))
+
+    Finalize(None, end, exitpriority=100)
     if then is not None:
         then(worker)
     begun |= {name: _digest(state()) for name, state in generators.items()}
-
-
-def _end(
-    measured: ExitStack,
-    profile: CallProfile,
-    collector: CollectorTime,
-    lines: LineSampler,
-    dataset: Any,
-    path: str,
-    generators: Mapping[str, Callable[[], Any]],
-    begun: Mapping[str, str],
-) -> None:
-    measured.close()  # first: all that follows is work of our own
-    used = {name: state for name, state in begun.items() if _digest(generators[name]()) != state}
-    profile.dump(path + STATS)
-    # the dataset's files are open only here
-    Path(path + NOTES).write_text(
-        json.dumps({**_notes(profile, collector, dataset, lines.counts), "random": used})
-    )
 
 
 def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str, Any]]) -> Profile:

@@ -53,31 +53,28 @@ class ProcessMonitor:
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
-        self.open_files = self.shared_bytes = 0  # growth at its peak: of one process, and of /dev/shm
-        self._background_load, self.background = BackgroundLoadMonitor(Path.cwd()), BackgroundLoad()
+        self._open_files = self._shared_bytes = 0  # growth at its peak: of one process, and of /dev/shm
+        self._background_load, self._background = BackgroundLoadMonitor(Path.cwd()), BackgroundLoad()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
         self._before: dict[int, tuple[float, int]] = {}  # of children that existed already
-        self.worker_threads = 0  # the most of any child
+        self._worker_threads = 0  # the most of any child
         self._memory: list[tuple[int, int]] = []  # children, and bytes of all processes
         self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: first and latest sample
         self._steady = False
-        self.activities_s = defaultdict[str, float](float)  # of the loop's thread, by what samples found
-        self.machine: list[Snapshot] = []  # none if an interrupt cut the end of the block short
+        self._activities_s = defaultdict[str, float](float)  # of the loop's thread, by what samples found
+        self._machine: list[Snapshot] = []  # none if an interrupt cut the end of the block short
         samples = self._sample_paced, self._monitor.sample, self._note_activity
         self._sampler = Sampler(*samples, first_s=FIRST_S)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Sample until the block ends."""
-        self._began_cpu, self._began_disk = time.process_time(), process_counters.disk_bytes()
-        self._began_reaped = process_counters.reaped_cpu_s()
-        self._began = self._seen = time.monotonic()
+        self._began = self._ended = _used()
+        self._began_at = self._seen = time.monotonic()
         self._activity: str | None = None  # in the last sample
         self._thread = threading.get_ident()
         self._began_files, (self._began_shared, _) = psutil.Process().num_fds(), shared_memory()
-        self._ended_cpu, self._ended_disk = self._began_cpu, self._began_disk
-        self._ended_reaped = self._began_reaped
         self._background_load.start()
         self._note_usage(_children())
         self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
@@ -85,61 +82,51 @@ class ProcessMonitor:
         try:
             yield
         finally:
-            self.background = self._background_load.stop()
+            self._background = self._background_load.stop()
             self._sampler.stop()
             self._monitor.close()
             self.sample()
-            self._ended_cpu, self._ended_disk = time.process_time(), process_counters.disk_bytes()
-            self._ended_reaped = process_counters.reaped_cpu_s()
-            self.machine = self._monitor.take()
+            self._ended = _used()
+            self._machine = self._monitor.take()
 
     def steady(self) -> None:
         """Compare memory from now on: each worker has delivered a batch."""
         self._steady = True
         self._sampler.wake()
 
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds of this process."""
-        return self._ended_cpu - self._began_cpu
-
-    @property
-    def worker_cpu_s(self) -> float:
-        """CPU seconds of its children, from the samples and from those that have ended."""
-        seen = sum(used - self._before.get(child, (0.0, 0))[0] for child, used in self._cpu.items())
-        gone = sum(used for child, (used, _) in self._before.items() if not psutil.pid_exists(child))
-        return max(seen, self._ended_reaped - self._began_reaped - gone)
-
-    @property
-    def workers(self) -> int:
-        """Most children at one time."""
-        return max((children for children, _ in self._memory), default=0)
-
-    @property
-    def disk_bytes(self) -> int | None:
-        """Bytes that all of them read from disk; None if the kernel does not report it."""
-        if self._ended_disk is None or self._began_disk is None:
-            return None
-        workers = sum(read - self._before.get(child, (0.0, 0))[1] for child, read in self._disk.items())
-        return max(self._ended_disk - self._began_disk, 0) + workers
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Peak memory of all of them together; None if the kernel does not report it."""
-        return max((count for _, count in self._memory), default=None)
-
-    @property
-    def memory_growth_bytes(self) -> int | None:
-        """Growth of the children's private memory since the loop was steady; None before two samples."""
+    def figures(self) -> dict[str, Any]:
+        """Return what they used, by the names of LoopStats; None where the kernel does not report it."""
+        began_cpu_s, began_reaped_s, began_disk = self._began
+        cpu_s, reaped_s, disk = self._ended
+        seen_s = sum(used - self._before.get(child, (0.0, 0))[0] for child, used in self._cpu.items())
+        gone_s = sum(used for child, (used, _) in self._before.items() if not psutil.pid_exists(child))
+        read = sum(count - self._before.get(child, (0.0, 0))[1] for child, count in self._disk.items())
         twice = [own for own in self._own.values() if len(own) > 1]
-        return sum(now - first for first, now in twice) if twice else None
+        gpu = [one.gpu for one in self._machine if one.gpu is not None]
+        return {
+            "cpu_s": cpu_s - began_cpu_s,
+            "workers": max((children for children, _ in self._memory), default=0),
+            "worker_cpu_s": max(seen_s, reaped_s - began_reaped_s - gone_s),
+            "sampler_s": self._activities_s["sampler"],
+            "pickling_s": self._activities_s["pickling"],
+            "iowait": float(np.mean([one.iowait for one in self._machine])) if self._machine else None,
+            "disk_bytes": None if disk is None or began_disk is None else max(disk - began_disk, 0) + read,
+            "gpu": float(np.mean(gpu)) if gpu else None,
+            "gpu_low": float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
+            "memory_bytes": max((count for _, count in self._memory), default=None),
+            "memory_growth_bytes": sum(now - first for first, now in twice) if twice else None,
+            "background": self._background,
+            "worker_threads": self._worker_threads,
+            "open_files": self._open_files,
+            "shared_bytes": self._shared_bytes,
+        }
 
     def _sample_paced(self) -> float:
         """Take a sample; return the seconds until the next one."""
         began = time.monotonic()
         self.sample()
         now = time.monotonic()
-        return min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
+        return min(max(FIRST_S, SPACING * (now - self._began_at), COST * (now - began)), MOST_S)
 
     def _note_activity(self) -> float:
         """Note what the loop's thread does; the time since the last sample counts as this.
@@ -149,19 +136,20 @@ class ProcessMonitor:
         now, activity = time.monotonic(), activity_of(self._thread)
         since_s, began = now - self._seen, self._activity
         self._seen, self._activity = now, activity
-        pause_s = max(ACTIVITY_S, ACTIVITY * (now - self._began))
+        pause_s = max(ACTIVITY_S, ACTIVITY * (now - self._began_at))
         if (counted := activity or (began if since_s > HELD * pause_s else None)) is not None:
-            self.activities_s[counted] += since_s
+            self._activities_s[counted] += since_s
         return pause_s
 
     def sample(self) -> None:
         """Note usage and memory of the child processes."""
         children = _children()
         self._note_usage(children)
-        self.shared_bytes = max(self.shared_bytes, shared_memory()[0] - self._began_shared)
+        self._shared_bytes = max(self._shared_bytes, shared_memory()[0] - self._began_shared)
         for process in (None, *(child for child in children if child not in self._before)):
             with suppress(psutil.Error):  # it has just ended
-                self.open_files = max(self.open_files, psutil.Process(process).num_fds() - self._began_files)
+                held = psutil.Process(process).num_fds() - self._began_files
+                self._open_files = max(self._open_files, held)
         memory = process_counters.private_memory(children)
         if (everything := process_counters.memory_bytes(memory.values())) is not None:
             self._memory.append((len(children), everything))
@@ -175,11 +163,16 @@ class ProcessMonitor:
                 process = psutil.Process(child)
                 used = process.cpu_times()
                 self._cpu[child] = used.user + used.system
-                self.worker_threads = max(self.worker_threads, process.num_threads())
+                self._worker_threads = max(self._worker_threads, process.num_threads())
             except psutil.Error:  # it has just ended, or belongs to another user
                 continue
             if (read := process_counters.disk_bytes(child)) is not None:
                 self._disk[child] = read
+
+
+def _used() -> tuple[float, float, int | None]:
+    """Return the CPU seconds of this process and of children that have ended, and the bytes that it read."""
+    return time.process_time(), process_counters.reaped_cpu_s(), process_counters.disk_bytes()
 
 
 def _children() -> list[int]:
@@ -458,8 +451,6 @@ class _Loop:
         first, opened = self._opening
         opening_s = opened.seconds_since(first) if opened.reached() else 0.0
         rest = np.asarray(waits.seconds[1:] or [0.0])
-        machine = processes.machine
-        gpu = [one.gpu for one in machine if one.gpu is not None]
         stats = LoopStats(
             loader=inspect_loader(loader),
             device=str(self._device),
@@ -475,24 +466,10 @@ class _Loop:
             wait_p50_s=float(np.quantile(rest, 0.5)),
             wait_p99_s=float(np.quantile(rest, 0.99)),
             wait_max_s=float(rest.max()),
-            cpu_s=processes.cpu_s,
-            workers=processes.workers,
-            worker_cpu_s=processes.worker_cpu_s,
-            sampler_s=processes.activities_s["sampler"],
-            pickling_s=processes.activities_s["pickling"],
-            iowait=float(np.mean([one.iowait for one in machine])) if machine else None,
-            disk_bytes=processes.disk_bytes,
-            gpu=float(np.mean(gpu)) if gpu else None,
-            gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
-            memory_bytes=processes.memory_bytes,
-            memory_growth_bytes=processes.memory_growth_bytes,
-            background=processes.background,
             epoch_batches=length_of(loader),
-            worker_threads=processes.worker_threads,
-            open_files=processes.open_files,
-            shared_bytes=processes.shared_bytes,
             ranks=self._ranks,
             same_on_ranks=self._same_on_ranks,
+            **processes.figures(),
         )
         if self._ranks == 1:
             return stats
