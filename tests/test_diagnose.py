@@ -28,9 +28,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import iobench
 from iobench.advise import diagnose as session
 from iobench.advise.checks import setting_checks
+from iobench.advise.checks.call_costs import Profile
 from iobench.advise.checks.evidence import VARYING
 from iobench.advise.checks.loop_stats import LoaderInfo, LoopStats, inspect_loader
-from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.sample_calls import ChunkedRead, SampleCalls
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose, loop_table, verdict_on_all

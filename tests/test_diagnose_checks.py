@@ -31,9 +31,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 
 from iobench.advise import diagnose as session
 from iobench.advise.checks import call_costs, decoding, loop_stats, profiling, remedies
-from iobench.advise.checks.call_costs import LibraryShare
+from iobench.advise.checks.call_costs import LibraryShare, LineShare, Profile
 from iobench.advise.checks.evidence import Evidence
-from iobench.advise.checks.profiling import LineShare, Profile, sampled_lines
+from iobench.advise.checks.profiling import sampled_lines
 from iobench.advise.checks.remedies import KeptBatches, KeptSamples, PatchedDataset
 from iobench.advise.checks.sample_calls import calls_for, elements_touched, files_kept_open
 from iobench.advise.checks.watched_loader import ProcessMonitor, WatchedLoader

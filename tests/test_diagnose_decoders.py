@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from iobench import formats
 from iobench.advise import diagnose as session
 from iobench.advise.checks import decoding, remedies
-from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.call_costs import Profile
 from iobench.advise.checks.remedies import PatchedDataset
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.settings.tunable_loader import TunableLoader

@@ -107,15 +107,10 @@ def candidate_set(
         if word != "all":
             formats.parse(word)  # an unknown format is reported once, not for each loader
     limit, scale = requirements.max_disk_bytes, (requirements.full_bytes or 0) / manifest.schema.logical_bytes
-    needed = {
-        variant: one.stored_bytes * (scale or 1)
-        for variant, one in manifest.artifacts.items()
-        if not one.added
-    }
     too_large = {
-        variant: _disk_limit(variant, disk_bytes, limit)
-        for variant, disk_bytes in needed.items()
-        if limit is not None and disk_bytes > limit
+        variant: _disk_limit(variant, one.stored_bytes * (scale or 1), limit)
+        for variant, one in manifest.artifacts.items()
+        if limit is not None and not one.added and one.stored_bytes * (scale or 1) > limit
     }
     options = RunOptions(
         format=words,

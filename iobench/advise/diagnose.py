@@ -14,9 +14,9 @@ from torch.utils.data import IterableDataset
 
 from iobench.advise import diagnosis
 from iobench.advise.checks import profiling
-from iobench.advise.checks.call_costs import visible_opens
+from iobench.advise.checks.call_costs import Profile, visible_opens
 from iobench.advise.checks.loop_stats import MOST_BYTES, LoopStats, padding_of, repeated_share
-from iobench.advise.checks.profiling import Profile, sampled_lines
+from iobench.advise.checks.profiling import sampled_lines
 from iobench.advise.checks.remedies import Remedies
 from iobench.advise.checks.sample_calls import SampleCalls, calls_for
 from iobench.advise.checks.watched_loader import WatchedLoader

@@ -6,17 +6,24 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iobench.advise import answer
 from iobench.advise.answer import Answer
+from iobench.advise.checks.call_costs import Profile
 from iobench.advise.checks.evidence import VARYING, Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.checks.sample_checks import where_the_time_goes
 from iobench.advise.checks.setting_checks import MORE_WORKERS
 from iobench.advise.checks.table import CHECKS
-from iobench.advise.settings.candidate import UNSENDABLE, candidates_table, compare_to_baseline, unsuccessful
+from iobench.advise.settings.candidate import (
+    UNSENDABLE,
+    Candidate,
+    candidates_table,
+    compare_to_baseline,
+    unsuccessful,
+)
 from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
 from iobench.base.thresholds import ROUND_S
@@ -27,11 +34,6 @@ from iobench.results.metrics import mib_text
 from iobench.results.record_file import plain
 from iobench.results.run_warning import RunWarning, Values, background_warnings
 from iobench.results.stats import Estimate
-
-if TYPE_CHECKING:
-    from iobench.advise.checks.profiling import Profile
-    from iobench.advise.settings.candidate import Candidate
-
 
 MEASURABLE_S = 0.05  # shorter loops have no usable processor time: the system counts it in 10 ms
 

@@ -6,6 +6,7 @@ import contextlib
 import glob
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ class SampleWriter:
             turn = left if last else left.share(0.5)  # a slow format leaves time for others
             self.status(f"writing {self.first.schema.samples:,} samples in {variant}")
             try:
-                source = _decoded_once(self.first, self.manifest)
+                source: Source = self.first
+                if source.decodes and self.manifest and DEFAULT_FORMAT in self.manifest.artifacts:
+                    source = _StoredSource(source, self.manifest.opener(DEFAULT_FORMAT))  # decoded once
                 self.manifest = written(source, [variant], self.data_dir, turn)
             except (ArtifactExists, SourceError):
                 raise  # no other format could be written either
@@ -164,13 +167,6 @@ class _StoredSource(Source):
         return read_back(self._opener)
 
 
-def _decoded_once(first: Source, manifest: Manifest | None) -> Source:
-    """Return the same samples from the default format, if decoding them again would take time."""
-    if not first.decodes or manifest is None or DEFAULT_FORMAT not in manifest.artifacts:
-        return first
-    return _StoredSource(first, manifest.opener(DEFAULT_FORMAT))
-
-
 def _ending(budget: Budget, late: OutOfTime) -> Callable[[str, int, int], None]:
     """Return a progress callback that raises `late` once the time is over."""
 
@@ -195,19 +191,15 @@ def written(first: Source, variants: list[str], data_dir: Path, budget: Budget) 
     OutOfTime if they are not written in time.
     """
     late = _out_of_time(" and ".join(variants))
-
-    def write(overwrite: bool) -> Manifest:
-        in_time = _ending(budget, late)
-        return prepare(
-            first, variants, data_dir=data_dir, name=first.name, overwrite=overwrite, progress=in_time
-        )[0]
-
+    write = partial(
+        prepare, first, variants, data_dir=data_dir, name=first.name, progress=_ending(budget, late)
+    )
     try:
-        return write(overwrite=False)
+        return write()[0]
     except ArtifactExists:
         if not _is_sample(data_dir / first.name):
             raise  # the folder is no sample of iobench's
-        return write(overwrite=True)
+        return write(overwrite=True)[0]
     except IobenchError as error:
         if budget.over:  # some libraries wrap errors of their callbacks
             raise late from error

@@ -244,7 +244,11 @@ class _Tuning:
 
     def _raced(self, turn: Turn) -> tuple[list[Candidate], list[Finding]]:
         """Race the candidates after a turn of the baseline; return them, and why others were skipped."""
-        race, watchdog, idle, timing = self.race, self.watchdog, _idle(turn), turn.measured.timing
+        race, watchdog, timing = self.race, self.watchdog, turn.measured.timing
+        load = turn.measured.background
+        contended = load is not None and (load.processors or 0.0) > CPU_CONTENDED
+        # its processes mostly slept, or waited for a disk or network, not for a core
+        idle = not contended and turn.measured.processor.cpu_s < 0.5 * timing.epochs_s
         traits = search_space.LoaderTraits(
             turn.complete,
             timing.first_batch_s > search_space.SLOW_START * turn.epoch_s,
@@ -293,14 +297,6 @@ class _Tuning:
             raise _nothing_fits([f"{least.name}, which uses least memory, {why}"])
         near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
         return self.race.finalists(candidates, near)
-
-
-def _idle(turn: Turn) -> bool:
-    """Return True if its processes mostly slept or waited for a disk or network, not for a core."""
-    background = turn.measured.background
-    if background is not None and (background.processors or 0.0) > CPU_CONTENDED:
-        return False
-    return turn.measured.processor.cpu_s < 0.5 * turn.measured.timing.epochs_s
 
 
 def result_of(

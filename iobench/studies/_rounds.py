@@ -61,13 +61,13 @@ class Measurements:
         all metrics.
         """
         headings = ["contender", "median", "95 %", "rounds", *map(heading_of, self.metrics)]
-        return [headings, *([name, *self._row(name)] for name in self.seconds)]
-
-    def _row(self, name: str) -> list[str]:
-        seconds = stats.estimate(self.seconds[name])
-        medians = [_text(metric, self.median(metric, name)) for metric in self.metrics]
-        rounds = str(len(self.seconds[name]))
-        return [seconds_text(seconds.median), seconds.interval_text(seconds_text), rounds, *medians]
+        rows = [headings]
+        for name, rounds in self.seconds.items():
+            seconds = stats.estimate(rounds)
+            medians = [_text(metric, self.median(metric, name)) for metric in self.metrics]
+            times = seconds_text(seconds.median), seconds.interval_text(seconds_text)
+            rows.append([name, *times, str(len(rounds)), *medians])
+        return rows
 
     def median(self, metric: str, contender: str) -> float | None:
         """Return the median of a metric; None if it was not measured."""

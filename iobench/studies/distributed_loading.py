@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 from iobench.base.errors import IobenchError, MissingDependency
 from iobench.base.text import reason
@@ -280,23 +280,10 @@ class SlowTransform(Dataset[torch.Tensor]):
         return collated
 
 
-class Requests(Sampler[BatchRequest]):
-    """A sampler whose items are the requests of the next epoch."""
-
-    def __init__(self, batches: int) -> None:
-        self.batches, self.request = batches, (0.0, 1)
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[BatchRequest]:
-        return iter([self.request] * self.batches)
-
-
 def speed(options: StudyOptions) -> Measurements:
     """Measure epochs of every loader with every transform, and the time to the first batch of each."""
     batches, costs = options.sized(BATCHES, QUICK_BATCHES), options.sized(COSTS_S, QUICK_COSTS_S)
-    requests = Requests(batches)
+    requests: list[BatchRequest] = [(0.0, 1)] * batches  # of the next epoch: the sampler of all loaders
     with ExitStack() as ends:
         loaders = _loaders(requests)
         for loader in loaders.values():
@@ -330,7 +317,7 @@ def cost_text(seconds: float) -> str:
     return f"{1000 * seconds:g} ms/MiB"
 
 
-def _loaders(requests: Requests) -> dict[str, Any]:
+def _loaders(requests: list[BatchRequest]) -> dict[str, Any]:
     dataset = SlowTransform()
     common: dict[str, Any] = {"batch_size": None, "sampler": requests}
     parallel = {**common, "num_workers": HERE, "persistent_workers": True}
@@ -351,8 +338,8 @@ def _first_batch_s(loader: Any) -> float:
     return taken
 
 
-def _epoch(requests: Requests, loader: Any, request: BatchRequest) -> None:
-    requests.request = request
+def _epoch(requests: list[BatchRequest], loader: Any, request: BatchRequest) -> None:
+    requests[:] = [request] * len(requests)
     exhaust(loader)
 
 

@@ -108,35 +108,31 @@ def sizes_of(options: StudyOptions) -> tuple[int, tuple[int, ...], tuple[int, ..
 
 
 def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
-    """Return every format with every batch size, and PNG with fewer workers.
+    """Return every format with every batch size, and others with the smallest and the largest batch size.
 
-    The latter with the smallest and the largest batch size.
+    These are PNG with fewer workers and, on a GPU, pinned and pageable memory with few workers.
     """
     _, batches, (*fewer, most) = sizes_of(options)
-    largest = {
+    ends = batches[0], batches[-1]
+    contenders = {
         f"{name}, batch {batch}": _contender(opener, options, batch, most)
         for name, opener in openers.items()
         for batch in batches
     }
-    return largest | {
+    contenders |= {
         f"png, batch {batch}, {count} workers": _contender(openers["png"], options, batch, count)
-        for batch in (batches[0], batches[-1])
+        for batch in ends
         for count in fewer
     }
-
-
-def pinned_contenders(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
-    """Return contenders with pinned and with pageable memory and few workers; none without a GPU."""
-    if not options.gpu:
-        return {}
-    _, batches, (_, few, *_) = sizes_of(options)
-    small = _prepared(options, SMALL_SIDE).opener("npy")
-    return {
-        pinned_name(side, batch, pinned): _contender(opener, options, batch, few, pinned)
-        for side, opener in ((SMALL_SIDE, small), (SIDE, openers["npy"]))
-        for batch in (batches[0], batches[-1])
-        for pinned in (True, False)
-    }
+    if options.gpu:
+        small, few = _prepared(options, SMALL_SIDE).opener("npy"), [*fewer, most][1]
+        contenders |= {
+            pinned_name(side, batch, pinned): _contender(opener, options, batch, few, pinned)
+            for side, opener in ((SMALL_SIDE, small), (SIDE, openers["npy"]))
+            for batch in ends
+            for pinned in (True, False)
+        }
+    return contenders
 
 
 def pinned_name(side: int, batch: int, pinned: bool) -> str:
@@ -193,7 +189,7 @@ def _measure(options: StudyOptions) -> Measurements:
     samples, batches, workers = sizes_of(options)
     with scratch(options) as folder:
         openers = openers_of(options, folder)
-        contenders = contenders_of(options, openers) | pinned_contenders(options, openers)
+        contenders = contenders_of(options, openers)
         measured = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
     options.on_status("reading HDF5 in forked workers that share one handle")
     both = openers["hdf5"], openers["npy"]

@@ -1,4 +1,4 @@
-"""Costs of a loader by kind and by library, from the calls in a profile."""
+"""A profile of a loader: its costs by kind of work and by library, from the calls of its processes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from iobench.base.finding import Finding
 
 Key = tuple[str, int, str]  # file, line, function
 Figures = tuple[int, int, float, float, dict[Key, Any]]  # calls, own and total seconds, the same by caller
@@ -174,6 +176,65 @@ class LibraryShare:
     name: str
     share: float
     calls: list[str]
+
+
+@dataclass(frozen=True)
+class LineShare:
+    """A line of the user's own code, and the share of the time that it and what it calls take."""
+
+    place: str
+    text: str
+    share: float
+
+
+@dataclass(frozen=True)
+class FunctionShare:
+    """A function, its share of the time, and its number of calls."""
+
+    name: str
+    share: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Shares of the Python time of one process, or of all workers together.
+
+    The profiler makes calls slower: the shares of many short calls are too large.
+    """
+
+    where: str  # ``main process`` or ``workers``
+    total_s: float  # seconds of CPU time without waiting
+    functions: list[FunctionShare]  # the functions with most time of their own, in that order
+    getitem_share: float  # of the dataset's ``__getitem__``, including what it calls
+    getitem_calls: int
+    collate_share: float
+    costs: Mapping[str, float] = field(default_factory=dict)  # by kind of work, see WORK
+    outer: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # calls of each, and the costliest
+    libraries: list[LibraryShare] = field(default_factory=list)  # with all that they call, the most first
+    lines: list[LineShare] = field(default_factory=list)  # of the user's own code, likewise
+    gc_share: float = 0.0  # of the garbage collector
+    same_random: list[str] = field(default_factory=list)  # generators that workers used from one state on
+    chunks: list[str] = field(default_factory=list)  # open HDF5 datasets whose chunks hold several samples
+    obstacle: str | None = None  # another profiler, beside which calls could not be profiled
+
+    def cost(self, kind: str) -> float:
+        """Return the share of a kind of work."""
+        return self.costs.get(kind, 0.0)
+
+    def unknown(self) -> Finding | None:
+        """Return what is unknown because another profiler was active; None if nothing is."""
+        if self.obstacle is None:
+            return None
+        message = (
+            f"no profile of the {self.where}: another one is active ({self.obstacle}), so that the calls "
+            "that take the time are unknown"
+        )
+        values = {"where": self.where, "profiler": self.obstacle}
+        return Finding("no-profile", message, "run it without the other profiler", {**values})
+
+
+NO_PROFILE = Profile("", 0.0, [], 0.0, 0, 0.0)
 
 
 @contextmanager

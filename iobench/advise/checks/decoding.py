@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iobench import formats
-from iobench.advise.checks.call_costs import WORK
+from iobench.advise.checks.call_costs import WORK, Profile
 from iobench.advise.checks.evidence import SHARE, Advice, Evidence, measured
 from iobench.advise.checks.sample_calls import Size, replaced
 from iobench.advise.checks.sample_checks import applies, fits_in_memory, share_of
@@ -30,7 +30,6 @@ from iobench.results.run_warning import Values
 if TYPE_CHECKING:  # they take long to import
     from PIL.JpegImagePlugin import JpegImageFile
 
-    from iobench.advise.checks.profiling import Profile
 
 ONCE = "decode once: 'iobench prepare --source {}'"
 STORED = "store them decoded, so that a part of each can be read: 'iobench prepare --source {}'"
@@ -164,7 +163,7 @@ def _timed(decode: Callable[[], Array], taken: list[float]) -> Array:
 def _cure(evidence: Evidence) -> str:
     """Return what to do instead of decoding in each epoch, by the formats and decoders that are installed."""
     profile, source = evidence.fetching, evidence.sample.folder or "FOLDER"
-    if profile is None or not _of_images(profile) or not evidence.varying:
+    if not _of_images(profile) or not evidence.varying:
         return (STORED if evidence.varying else ONCE).format(source)
     height, width = evidence.sample.sides or SIDES
     cropping = formats.parse(f"images:shape=3x{height}x{width},crop=random")
@@ -187,13 +186,12 @@ def decoder_hint(format: Format) -> str | None:
 
 
 def _of_images(profile: Profile) -> bool:
-    return profile.costs.get("images", 0.0) > profile.costs.get("decoding", 0.0) / 2
+    return profile.cost("images") > profile.cost("decoding") / 2
 
 
 def _share(evidence: Evidence) -> float | None:
     """Return the share of decoding and scaling; None where it is small, or caching no faster."""
-    costs = evidence.fetching.costs if evidence.fetching else {}
-    share = costs.get("decoding", 0.0) + costs.get("scaling", 0.0)
+    share = evidence.fetching.cost("decoding") + evidence.fetching.cost("scaling")
     return min(share, 1.0) if share >= SHARE and not evidence.refuted("cache") else None
 
 
@@ -204,16 +202,12 @@ def decoding(evidence: Evidence) -> Advice | None:
         "decoding" in work.contains and applies(evidence, name) for name, work in WORK.items()
     ):
         return None
-    if (
-        evidence.sample.whole_sound
-        and evidence.fetching
-        and evidence.fetching.costs.get("sound", 0.0) >= SHARE
-    ):
+    if evidence.sample.whole_sound and evidence.fetching.cost("sound") >= SHARE:
         return None
     cached, size = evidence.gain("cache"), bytes_text(evidence.loop.dataset_bytes)
     if cached is None and (draft(evidence) or other_decoder(evidence)):
         return None
-    images = " and scaling images" if evidence.fetching and _of_images(evidence.fetching) else ""
+    images = " and scaling images" if _of_images(evidence.fetching) else ""
     message = f"{share:.0%} of the time is spent decoding{images}, again in each epoch"
     values: Values = {"share": share, "dataset_bytes": evidence.loop.dataset_bytes}
     if cached is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from iobench.advise.checks.call_costs import NO_PROFILE, Profile
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.settings.candidate import BETTER, Candidate
@@ -16,11 +16,7 @@ from iobench.results.run_warning import LONGER
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 
-if TYPE_CHECKING:  # it loads torch
-    from iobench.advise.checks.profiling import Profile
-
 SHARE = 0.3  # of the time, from which on advice is worth giving
-COMPUTED = 0.1  # of the time in torch's functions, from which on its threads matter
 WITHOUT_GAIN = ("equivalent", "slower")  # outcomes of final rounds
 LEAST = 1.5  # times the baseline in a race, from which on a candidate seems faster after several rounds
 VARYING = "varying-samples"  # kind of the finding that samples differ each time they are read
@@ -79,16 +75,10 @@ def bound(share: float) -> float:
     return 1 / max(1 - share, 0.01)
 
 
-def gc_shares(loop: LoopStats, fetching: Profile | None) -> list[float]:
+def gc_shares(loop: LoopStats, profiles: Sequence[Profile]) -> list[float]:
     """Return the shares of the time that the garbage collector took where samples are fetched, by loop."""
     watched = [] if loop.loader.workers else [loop.gc_s / max(loop.elapsed_s, 1e-9)]
-    return [*watched, fetching.gc_share] if fetching is not None else watched
-
-
-def computes_here(loop: LoopStats, fetching: Profile) -> bool:
-    """Return whether the main process makes the samples, by functions of torch to a considerable part."""
-    share = max((one.share for one in fetching.libraries if one.name == "torch"), default=0.0)
-    return not loop.loader.workers and share >= COMPUTED
+    return [*watched, *(one.gc_share for one in profiles[-1:])]
 
 
 @dataclass
@@ -132,9 +122,9 @@ class Evidence:
         )
 
     @property
-    def fetching(self) -> Profile | None:
+    def fetching(self) -> Profile:
         """Profile of the process that asks the dataset for samples: the workers if there are any."""
-        return self.profiles[-1] if self.profiles else None
+        return self.profiles[-1] if self.profiles else NO_PROFILE
 
     @property
     def per_sample_s(self) -> float:

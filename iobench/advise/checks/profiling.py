@@ -16,7 +16,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from multiprocessing.util import Finalize
@@ -32,8 +31,10 @@ from iobench.advise.checks.call_costs import (
     PACKAGES,
     QUEUES,
     Calls,
+    FunctionShare,
     Key,
-    LibraryShare,
+    LineShare,
+    Profile,
     busy_s,
     cost_shares,
     is_idle,
@@ -45,7 +46,6 @@ from iobench.advise.checks.loop_stats import chunks_of
 from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.turn import ItemGuard
 from iobench.advise.settings.watchdog import DeadlineReached
-from iobench.base.finding import Finding
 from iobench.base.text import shortened
 from iobench.bench.budget import Budget
 from iobench.host.call_profile import CallProfile, calls_in
@@ -65,15 +65,6 @@ SENDING = ("multiprocessing/popen_spawn_posix.py", "multiprocessing/popen_forkse
 DATALOADER, STARTING = "torch/utils/data/dataloader.py", ("__init__", "_reset")
 
 Line = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class LineShare:
-    """A line of the user's own code, and the share of the time that it and what it calls take."""
-
-    place: str
-    text: str
-    share: float
 
 
 @contextmanager
@@ -171,51 +162,6 @@ def _own_line(frame: FrameType | None) -> Line | None:
 
 TOP = 10
 STATS, NOTES = ".stats", ".json"  # files that a worker writes when it ends
-
-
-@dataclass(frozen=True)
-class FunctionShare:
-    """A function, its share of the time, and its number of calls."""
-
-    name: str
-    share: float
-    calls: int
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Shares of the Python time of one process, or of all workers together.
-
-    The profiler makes calls slower: the shares of many short calls are too large.
-    """
-
-    where: str  # ``main process`` or ``workers``
-    total_s: float  # seconds of CPU time without waiting
-    functions: list[FunctionShare]  # the functions with most time of their own, in that order
-    getitem_share: float  # of the dataset's ``__getitem__``, including what it calls
-    getitem_calls: int
-    collate_share: float
-    costs: Mapping[str, float] = field(default_factory=dict)  # by kind of work, see `call_costs.WORK`
-    outer: Mapping[str, tuple[int, str]] = field(
-        default_factory=dict
-    )  # calls of each kind, and the costliest
-    libraries: list[LibraryShare] = field(default_factory=list)  # with all that they call, the most first
-    lines: list[LineShare] = field(default_factory=list)  # of the user's own code, likewise
-    gc_share: float = 0.0  # of the garbage collector
-    same_random: list[str] = field(default_factory=list)  # generators that workers used from one state on
-    chunks: list[str] = field(default_factory=list)  # open HDF5 datasets whose chunks hold several samples
-    obstacle: str | None = None  # another profiler, beside which calls could not be profiled
-
-    def unknown(self) -> Finding | None:
-        """Return what is unknown because another profiler was active; None if nothing is."""
-        if self.obstacle is None:
-            return None
-        message = (
-            f"no profile of the {self.where}: another one is active ({self.obstacle}), so that the calls "
-            "that take the time are unknown"
-        )
-        values = {"where": self.where, "profiler": self.obstacle}
-        return Finding("no-profile", message, "run it without the other profiler", {**values})
 
 
 def profiles(

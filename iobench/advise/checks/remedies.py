@@ -16,10 +16,10 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from iobench import formats
 from iobench.advise.checks import decoding, sample_calls
+from iobench.advise.checks.call_costs import Profile
 from iobench.advise.checks.decoding import DecoderSpeed, JpegFile
-from iobench.advise.checks.evidence import SHARE, VARYING, computes_here, gc_shares
+from iobench.advise.checks.evidence import SHARE, VARYING, gc_shares
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.checks.sample_checks import COLLECTED, FREE_SHARE, fits_in_memory
 from iobench.advise.settings.candidate import Candidate
@@ -151,6 +151,7 @@ ONE_TORCH_THREAD = "torch.set_num_threads(1)"
 KEPT_OPEN, KEPT_ARRAYS, UNCHUNKED = "files kept open", "arrays kept", "arrays without chunks"
 DEFAULT_COLLATE = "torch's own collate function"
 OTHER_DECODER = "another JPEG decoder"
+COMPUTED = 0.1  # of the time in torch's functions, from which on its threads matter
 FASTER = 1.05  # times Pillow's speed, from which on a decoder is tried in the loader
 FILES = 16  # that decoders are compared on, if time allows
 DECODED = 0.1  # of the time, from which on it is tried to decode less
@@ -218,20 +219,18 @@ class Remedies:
         found, own = list[Candidate](), self._own
         if self._loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler:
             found += self._for_samples()
-        if max(gc_shares(self._loop, self._profiles[-1])) >= COLLECTED and not gc.get_freeze_count():
-            found.append(self._during(FROZEN, {"gc": "freeze"}, "gc", frozen_heap))
-        if torch.get_num_threads() > 1 and computes_here(self._loop, self._profiles[-1]):
-            found.append(self._during(ONE_TORCH_THREAD, {"torch_threads": 1}, "one-thread", one_torch_thread))
+        fetching = self._profiles[-1]
+        if max(gc_shares(self._loop, self._profiles)) >= COLLECTED and not gc.get_freeze_count():
+            make = partial(self._during, frozen_heap)
+            found.append(Candidate(FROZEN, {"gc": "freeze"}, "gc", make=make))
+        in_torch = max((one.share for one in fetching.libraries if one.name == "torch"), default=0.0)
+        if torch.get_num_threads() > 1 and not self._loop.loader.workers and in_torch >= COMPUTED:
+            make = partial(self._during, one_torch_thread)
+            found.append(Candidate(ONE_TORCH_THREAD, {"torch_threads": 1}, "one-thread", make=make))
         return found
 
-    def _during(
-        self,
-        name: str,
-        changes: dict[str, Any],
-        kind: str,
-        context: Callable[[], AbstractContextManager[None]],
-    ) -> Candidate:
-        return Candidate(name, changes, kind, make=lambda: During(self._loader.unchanged, context))
+    def _during(self, context: Callable[[], AbstractContextManager[None]]) -> During:
+        return During(self._loader.unchanged, context)
 
     def _for_samples(self) -> Iterator[Candidate]:
         """Yield changes of the work for each sample; a copy of the dataset is asked for some samples."""
@@ -244,11 +243,10 @@ class Remedies:
                 costly = slow and fetching.getitem_share >= SHARE and not hasattr(own.dataset, "__getitems__")
                 may_keep = costly and self._fits_in_memory()
                 repeats = may_keep and self._repeats(samples[0], dataset[rows[0]])
-                decoded = fetching.costs.get("decoding", 0.0) >= DECODED
+                decoded = fetching.cost("decoding") >= DECODED
                 size = self._sample.resized_to if decoded else None
                 collated = self._collates_alike(samples)
-            yield from self._opened_once(dataset, rows[0])
-            yield from self._looked_up_once()
+            yield from self._looked_up_once(dataset, rows[0])
             yield from self._unchunked(dataset)
             yield from self._kept(dataset) if repeats else ()
         except DeadlineReached:
@@ -307,26 +305,22 @@ class Remedies:
         loader = rebuilt(own, {"num_workers": 0, "batch_sampler": batches}, kept)
         yield Candidate(CACHED, {"num_workers": 0}, "cache", make=lambda: loader)
 
-    def _opened_once(self, dataset: Any, row: Any) -> Iterator[Candidate]:
-        """Yield the loader over files that stay open, where it opens them for each sample."""
-        opened = dict[Any, Any]()
-        if self._profiles[-1].costs.get("openings", 0.0) >= SHARE:
+    def _looked_up_once(self, dataset: Any, row: Any) -> Iterator[Candidate]:
+        """Yield the loader over files that stay open, and over arrays that are kept, if it asks each time."""
+        profile, opened = self._profiles[-1], dict[Any, Any]()
+        if profile.cost("openings") >= SHARE:
             with sample_calls.files_kept_open(opened):
                 dataset[row]
         if opened:
             yield self._patched(KEPT_OPEN, "kept-open", partial(sample_calls.files_kept_open, {}))
-
-    def _looked_up_once(self) -> Iterator[Candidate]:
-        """Yield the loader over arrays that are kept, where it looks them up for each sample."""
-        profile = self._profiles[-1]
-        opened, _ = profile.outer.get("openings", (0, ""))
-        if profile.costs.get("lookups", 0.0) >= SHARE and opened < profile.getitem_calls / 2:
+        openings, _ = profile.outer.get("openings", (0, ""))
+        if profile.cost("lookups") >= SHARE and openings < profile.getitem_calls / 2:
             yield self._patched(KEPT_ARRAYS, "kept-arrays", partial(sample_calls.arrays_kept, {}))
 
     def _unchunked(self, dataset: Any) -> Iterator[Candidate]:
         """Yield the loader over chunked arrays that are read from memory, as far as time allows."""
         wasteful = any(one.is_wasteful for one in self._sample.arrays)
-        if not wasteful or self._profiles[-1].costs.get("chunks", 0.0) < SHARE:
+        if not wasteful or self._profiles[-1].cost("chunks") < SHARE:
             return
         arrays, rows = dict[Any, Any](), list[Any]()
         free, reading = FREE_SHARE * memory.free_memory(), self._watchdog.budget.share(KEEP)

@@ -6,18 +6,14 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from iobench.advise.checks.call_costs import WORK
+from iobench.advise.checks.call_costs import WORK, Profile
 from iobench.advise.checks.evidence import SHARE, Advice, Evidence, bound, gc_shares, measured
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.host import memory
 from iobench.results.run_warning import Values
-
-if TYPE_CHECKING:  # it loads torch
-    from iobench.advise.checks.profiling import Profile
 
 COLLECTED = 0.1  # of the time, for the garbage collector
 FREE_SHARE = 0.5  # of free memory, that cached samples may take
@@ -33,15 +29,14 @@ def fits_in_memory(loop: LoopStats) -> bool:
 
 def share_of(evidence: Evidence, kind: str) -> float | None:
     """Return the share of a kind of work; None where it is small, or where cached samples are not faster."""
-    profile = evidence.fetching
-    share = profile.costs.get(kind, 0.0) if profile is not None else 0.0
+    share = evidence.fetching.cost(kind)
     return share if share >= SHARE and not evidence.refuted("cache") else None
 
 
 def applies(evidence: Evidence, name: str) -> bool:
     """Return True if a kind of work takes much of the time, for each sample where that matters."""
     profile, work, loader = evidence.fetching, WORK[name], evidence.loop.loader
-    if profile is None or _cost(profile, name) < SHARE:
+    if _cost(profile, name) < SHARE:
         return False
     if (work.in_workers and not loader.workers) or (work.each and loader.batch_size is None):
         return False
@@ -54,16 +49,16 @@ def applies(evidence: Evidence, name: str) -> bool:
 
 def _cost(profile: Profile, name: str) -> float:
     """Return the share of a kind of work; what is decoded while a file is read has a check of its own."""
-    share, decoding = profile.costs.get(name, 0.0), profile.costs.get("decoding", 0.0)
-    return min(share, 1 - decoding) if name == "files" else share
+    share = profile.cost(name)
+    return min(share, 1 - profile.cost("decoding")) if name == "files" else share
 
 
 def work_of(name: str, evidence: Evidence) -> Advice | None:
     """Return the advice of a kind of work."""
     profile, work = evidence.fetching, WORK[name]
-    if profile is None or not applies(evidence, name):
-        return None
-    if any(name in WORK[other].contains and applies(evidence, other) for other in WORK):
+    if not applies(evidence, name) or any(
+        name in WORK[other].contains and applies(evidence, other) for other in WORK
+    ):
         return None
     share, (calls, costliest) = _cost(profile, name), profile.outer.get(name, (0, ""))
     counted, values, size = "", Values({"share": share}), bytes_text(evidence.loop.dataset_bytes)
@@ -80,7 +75,7 @@ def work_of(name: str, evidence: Evidence) -> Advice | None:
 def repeated_work(evidence: Evidence) -> Advice | None:
     """Work that computes the same samples in each epoch, and has no check of its own."""
     tried, profile = evidence.gain("cache"), evidence.fetching
-    if profile is None or (tried is None and evidence.promising("cache") is None):
+    if not evidence.profiles or (tried is None and evidence.promising("cache") is None):
         return None
     name, share = f"{evidence.loop.loader.dataset}.__getitem__", profile.getitem_share
     size = evidence.loop.dataset_bytes
@@ -101,7 +96,7 @@ def own_collate(evidence: Evidence) -> Advice | None:
 
 def collector(evidence: Evidence) -> Advice | None:
     """Garbage collection that looks at the same long-lived objects again and again."""
-    shares, tried = gc_shares(evidence.loop, evidence.fetching), evidence.gain("gc")
+    shares, tried = gc_shares(evidence.loop, evidence.profiles), evidence.gain("gc")
     if tried is None and min(shares, default=0.0) < COLLECTED:  # rare collections may all fall into one loop
         return None
     share, why = max(shares), "it looks at long-lived objects again and again"
@@ -113,8 +108,6 @@ def collector(evidence: Evidence) -> Advice | None:
 def where_the_time_goes(evidence: Evidence) -> Iterator[Finding]:
     """Yield the library that takes most of the time, and the lines of the user's own code that do."""
     profile = evidence.fetching
-    if profile is None:
-        return
     library = max(profile.libraries, key=lambda one: one.share, default=None)
     if library is not None and library.share >= MOST:
         spent = f"{library.share:.0%} of the time of the {profile.where} is spent in {library.name}"
@@ -160,7 +153,7 @@ def disk(evidence: Evidence) -> Advice | None:
 def collating(evidence: Evidence) -> Advice | None:
     """Batches of many small tensors."""
     profile, loop = evidence.fetching, evidence.loop
-    if profile is None or profile.collate_share < SHARE or loop.tensors < MANY_TENSORS:
+    if profile.collate_share < SHARE or loop.tensors < MANY_TENSORS:
         return None
     share = profile.collate_share
     message = f"collating {loop.tensors} tensors a batch takes {share:.0%} of the time"
@@ -196,13 +189,13 @@ def repeats(evidence: Evidence) -> Advice | None:
 
 def same_random(evidence: Evidence) -> Advice | None:
     """Workers that draw the same random numbers, so that all augment their samples alike."""
-    profile = evidence.fetching
-    if profile is None or not profile.same_random:
+    drawn = evidence.fetching.same_random
+    if not drawn:
         return None
-    names = ", ".join(profile.same_random)
+    names = ", ".join(drawn)
     message = f"workers draw the same random numbers from {names}, so that their augmentations are alike"
     hint = "leave the seed out of worker_init_fn: torch seeds them, in each worker with another number"
-    if own := [one for one in profile.same_random if one not in SEEDED_BY_TORCH]:
+    if own := [one for one in drawn if one not in SEEDED_BY_TORCH]:
         hint = f"make {own[0]} in worker_init_fn: np.random.default_rng(torch.initial_seed())"
     return Advice("same-random-numbers", message, hint, {"generators": names})
 
@@ -254,8 +247,8 @@ def chunks(evidence: Evidence) -> Advice | None:
     """Parts of chunked arrays, of which whole chunks are read, and decompressed where they are compressed."""
     loader, profile = evidence.loop.loader, evidence.fetching
     wasteful = [one for one in evidence.sample.arrays if one.is_wasteful]
-    if profile is not None and wasteful and profile.costs.get("chunks", 0.0) >= SHARE:
-        most, share = max(wasteful, key=lambda one: one.touched_bytes), profile.costs["chunks"]
+    if wasteful and (share := profile.cost("chunks")) >= SHARE:
+        most = max(wasteful, key=lambda one: one.touched_bytes)
         variant = "hdf5:chunk_bytes=0" if most.library == "HDF5" else "zarr:chunk_bytes=1"
         message = f"{share:.0%} of the time is spent reading chunks: a sample asks for {most.text}"
         command = f"'iobench prepare --source {most.path} --format {variant}'"
@@ -265,7 +258,7 @@ def chunks(evidence: Evidence) -> Advice | None:
         tried = evidence.gain("unchunked") or evidence.gain("cache")
         kept = "; measured with samples kept in memory" if tried and tried.candidate.kind == "cache" else ""
         return Advice("chunks", message, hint + kept, values, *measured(tried))
-    chunks = loader.chunks or (profile.chunks if profile else [])
+    chunks = loader.chunks or profile.chunks
     if not chunks or evidence.sample.arrays or not loader.by_sample or loader.in_order:
         return None
     names, command = "; ".join(chunks), "'iobench prepare --source FILE --format hdf5:chunk_bytes=0'"
@@ -276,8 +269,7 @@ def chunks(evidence: Evidence) -> Advice | None:
 
 def whole_sound(evidence: Evidence) -> Advice | None:
     """Files of sound that are decoded as a whole for a part of them."""
-    profile, sound = evidence.fetching, evidence.sample.whole_sound
-    share = profile.costs.get("sound", 0.0) if profile else 0.0
+    share, sound = evidence.fetching.cost("sound"), evidence.sample.whole_sound
     if sound is None or share < SHARE:
         return None
     whole, kept = sound

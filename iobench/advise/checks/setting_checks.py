@@ -43,9 +43,8 @@ def per_sample(evidence: Evidence) -> Advice | None:
         return None
     cost = f"each takes {seconds_text(evidence.per_sample_s)}"
     values: Values = {"sample_s": evidence.per_sample_s}
-    if evidence.fetching is not None and evidence.fetching.getitem_calls:
+    if calls := evidence.fetching.getitem_calls:
         share = min(evidence.fetching.getitem_share + evidence.fetching.collate_share, 1)
-        calls = evidence.fetching.getitem_calls
         cost += f"; {calls:,} calls of __getitem__ and collating take {share:.0%} of the time"
         values |= {"getitem_calls": calls, "share": share}
     name = "TensorDataset" if loader.tensor_dataset else str(loader.dataset)

@@ -185,7 +185,8 @@ class Watchdog:
         if not self._guarding:  # a loader that is being closed may wait for its workers
             self._end_workers()
             return
-        late = self._now.over and not self._hangs
+        hanging_s = max(HANGING_S, HANGING * self.budget.seconds, LONGEST * self._longest_s)
+        late = self._now.over and not (self.delivered and self._waited_s > hanging_s)
         error: TargetError = self._out_of_time() if late else self._hung()
         if not late or not self.delivered:
             frames = traceback.extract_stack(frame)
@@ -219,13 +220,6 @@ class Watchdog:
     @property
     def _waited_s(self) -> float:
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
-
-    @property
-    def _hangs(self) -> bool:
-        """True if a batch is awaited for longer than any before, and for most of the time."""
-        return self.delivered and self._waited_s > max(
-            HANGING_S, HANGING * self.budget.seconds, LONGEST * self._longest_s
-        )
 
     def _hung(self) -> Hung:
         problem = f"no batch for {self._waited_s:.3g} s: the loader hangs where the stacks above show"
