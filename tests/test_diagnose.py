@@ -180,12 +180,8 @@ def test_the_settings_that_were_measured_are_those_that_are_advised(workers, kin
 def test_whole_batches_are_advised_with_the_workers_they_were_measured_with(workers):
     """They come first, as the largest gain."""
     fetched = candidate(BATCH_FETCH, 340, batch_fetch=True, num_workers=workers)
-    parts = (
-        loop(loader={"by_sample": True, "workers": 2}),
-        candidate("0 workers", 150, num_workers=0),
-        fetched,
-    )
-    (first, *_) = diagnose(*evidence(*parts)).advice
+    own, none = loop(loader={"by_sample": True}), candidate("0 workers", 150, num_workers=0)
+    (first, *_) = diagnose(*evidence(own, none, fetched)).advice
     assert (first.kind, first.values["num_workers"]) == ("per-sample", workers)
     assert first.gain == pytest.approx(3.4)
     assert ("num_workers=4" in first.hint) == bool(workers)
@@ -194,12 +190,9 @@ def test_whole_batches_are_advised_with_the_workers_they_were_measured_with(work
 
 
 def test_workers_come_first_where_whole_batches_gain_mostly_by_leaving_them_out():
-    parts = (
-        loop(loader={"by_sample": True, "workers": 16}),
-        candidate("0 workers", 2000, num_workers=0),
-        candidate(BATCH_FETCH, 3400, batch_fetch=True, num_workers=0),
-    )
-    assert [one.kind for one in diagnose(*evidence(*parts)).advice] == ["workers-cost", "per-sample"]
+    own, none = loop(loader={"by_sample": True, "workers": 16}), candidate("0 workers", 2000, num_workers=0)
+    fetched = candidate(BATCH_FETCH, 3400, batch_fetch=True, num_workers=0)
+    assert advice(own, none, fetched) == ["workers-cost", "per-sample"]
 
 
 @pytest.mark.parametrize(("device", "named"), [("cpu", True), ("cuda:0", False)])
@@ -628,18 +621,15 @@ def as_lists(loader):
 )
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_variant_yields_what_the_loader_yields(loader, workers):
-    changes = {"num_workers": workers}
-    if workers:
-        changes["multiprocessing_context"] = "fork"
+    changes = FORK | {"num_workers": 1} if workers else {"num_workers": 0}
     assert as_lists(rebuilt(loader, changes)) == as_lists(loader)
 
 
 def test_fetching_whole_batches_is_tried_where_it_gives_the_same():
     dataset = TensorDataset(torch.arange(10), torch.arange(20).reshape(10, 2))
     loader = DataLoader(dataset, batch_size=4)
-    (found,) = [
-        one for one in candidates_for(TunableLoader(loader), LoaderTraits())[0] if one.name == BATCH_FETCH
-    ]
+    candidates, _ = candidates_for(TunableLoader(loader), LoaderTraits())
+    (found,) = [one for one in candidates if one.name == BATCH_FETCH]
     assert as_lists(rebuilt(loader, found.changes)) == as_lists(loader)
 
 
@@ -943,11 +933,9 @@ def test_json_has_the_figures_and_the_advice(module, inside):
 
 
 @pytest.mark.parametrize(
-    ("target", "kind"),
+    ("target", "kind"),  # others are in tests/golden
     [
-        ("mine.py", "not-a-target"),
         ("mine.py:", "not-a-target"),
-        ("nowhere.py:make", "missing-file"),
         ("nowhere:make", "cannot-import"),
         ("broken.py:make", "cannot-import"),
         ("mine.py:absent", "no-callable"),

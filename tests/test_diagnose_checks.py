@@ -100,12 +100,17 @@ def until(kind, make):
     return found
 
 
+def watched(loader, step=lambda number: None):
+    """Measurements of a loop over a loader, with that step, which is given the number of the batch."""
+    loop = WatchedLoader(loader, "cpu", lambda stats: None)
+    for number, _ in enumerate(loop, 1):
+        step(number)
+    return loop.stats
+
+
 def in_a_loop(loader, step_s):
     """Advice for a loop with a step of that length."""
-    watched = WatchedLoader(loader, "cpu", lambda stats: None)
-    for _ in watched:
-        time.sleep(step_s)
-    return diagnose(watched.stats).advice
+    return diagnose(watched(loader, lambda number: time.sleep(step_s))).advice
 
 
 def kinds(advice):
@@ -188,10 +193,7 @@ class LockingOrder:
 
 def test_a_sampler_that_holds_the_interpreters_lock_counts_whole():
     order = LockingOrder()
-    watched = WatchedLoader(DataLoader(torch.zeros(8, 4), sampler=order), "cpu", lambda stats: None)
-    for _ in watched:
-        pass
-    assert watched.stats.sampler_s > 0.7 * order.took_s
+    assert watched(DataLoader(torch.zeros(8, 4), sampler=order)).sampler_s > 0.7 * order.took_s
 
 
 class SlowToPickle(Samples):
@@ -384,10 +386,7 @@ def test_what_a_process_used_before_a_loop_is_not_its_workers(ends):
         child.kill()
 
 
-@pytest.mark.parametrize(
-    "objects",
-    [pytest.param(True, id="a list of strings"), pytest.param(False, id="an array")],
-)
+@pytest.mark.parametrize("objects", [True, False], ids=["a list of strings", "an array"])
 def test_python_objects_that_workers_copy_by_reading_them(sampled, objects):
     held = [str(number) * 3 for number in range(STRINGS)] if objects else np.arange(STRINGS * 10)
 
@@ -396,15 +395,10 @@ def test_python_objects_that_workers_copy_by_reading_them(sampled, objects):
         return sum(len(text) for text in part) if objects else int(part.sum())
 
     loader = DataLoader(Samples(ROWS, count), batch_sampler=TWICE, **FORK)
-    watched = WatchedLoader(loader, "cpu", lambda stats: None)
-    for number, _ in enumerate(watched, 1):
-        if number in (
-            4,
-            len(TWICE) - 4,
-        ):  # when nearly all memory is yet shared, and when the workers are done
-            sampled()
-    of_a_training = min(watched.stats.memory_bytes, 1 << 30)  # this process holds more: other tests
-    stats = dataclasses.replace(watched.stats, memory_bytes=of_a_training)
+    ends = 4, len(TWICE) - 4  # when nearly all memory is yet shared, and when the workers are done
+    stats = watched(loader, lambda number: sampled() if number in ends else None)
+    of_a_training = min(stats.memory_bytes, 1 << 30)  # this process holds more: other tests
+    stats = dataclasses.replace(stats, memory_bytes=of_a_training)
     assert ("memory-growth" in kinds(diagnose(stats).advice)) == objects
 
 
@@ -538,15 +532,13 @@ def test_a_library_s_calls_count_together_and_each_of_them_once():
 
 
 def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
-    watched = WatchedLoader(
-        DataLoader(Samples(32, slow), 2, num_workers=1, persistent_workers=True), "cpu", lambda stats: None
-    )
-    assert len(list(watched)) == 16
+    stats = watched(DataLoader(Samples(32, slow), 2, num_workers=1, persistent_workers=True))
+    assert stats.batches == 16
 
     def found(libraries=(), lines=(), decoding=0.0):
         shares = {"libraries": list(libraries), "lines": list(lines), "costs": {"decoding": decoding}}
         profile = Profile("workers", 1.0, [], 0.9, 10, 0.0, **shares)
-        return {one.kind: one for one in diagnose(watched.stats, profiles=[profile], alone=True).findings}
+        return {one.kind: one for one in diagnose(stats, profiles=[profile], alone=True).findings}
 
     library = LibraryShare("h5py", 0.6, ["h5py/_hl/files.py:1 close"])
     line = LineShare("mine/train.py:7", "total += 1", 0.8)
@@ -778,10 +770,7 @@ def collecting(row):
     return torch.zeros(4)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [pytest.param({}, id="in the main process"), pytest.param(FORK, id="in workers")],
-)
+@pytest.mark.parametrize("options", [{}, FORK], ids=["in the main process", "in workers"])
 def test_the_time_of_the_garbage_collector_is_seen(options):
     gc.freeze()  # a collection of all that the tests import takes most of a second
     assert "garbage-collection" in kinds(alone(DataLoader(Samples(16, collecting), 4, **options)))
@@ -993,12 +982,9 @@ def test_candidates_with_too_few_rounds_are_undecided():
 
 @pytest.mark.parametrize(("rate", "expected"), [(300.0, "undecided"), (9.0, "nothing-faster")])
 def test_one_final_round_does_not_say_that_nothing_is_faster(rate, expected):
-    watched = WatchedLoader([torch.zeros(4)] * 20, "cpu", lambda stats: None)
-    for _ in watched:
-        pass
     base = candidate(BASELINE, rates={1: 10.0}, final_rates={1: 10.0})
     other = candidate("another", "kept", rates={1: rate}, final_rates={1: rate})
-    found = kinds(diagnose(watched.stats, [base, other], alone=True).findings)
+    found = kinds(diagnose(watched([torch.zeros(4)] * 20), [base, other], alone=True).findings)
     assert {"undecided", "nothing-faster"} & set(found) == {expected}
 
 
@@ -1013,21 +999,9 @@ def test_persistent_workers_get_final_rounds_where_a_race_cannot_show_their_gain
 
 
 def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_change():
-    class Slow(Dataset):
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, row):
-            time.sleep(0.1)
-            return torch.zeros(1)
-
-    own = TunableLoader(DataLoader(Slow(), 4))
-    candidates = [
-        Candidate(BASELINE),
-        Candidate("2 workers", {"num_workers": 2}),
-        Candidate("1 worker", {"num_workers": 1}),
-    ]
-    race = SettingsRace(own, TurnSpec())
+    own = TunableLoader(DataLoader(Samples(160, slow), 80))
+    changed = [Candidate(f"{count} workers", {"num_workers": count}) for count in (2, 1)]
+    candidates, race = [Candidate(BASELINE), *changed], SettingsRace(own, TurnSpec())
     with race.active():
         race.race(candidates, 0.01)
     assert [len(one.rates) for one in candidates] == [1, 1, 0]

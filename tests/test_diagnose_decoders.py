@@ -103,8 +103,8 @@ def test_a_decoder_is_compared_with_pillow_over_the_same_files(photo):
         Photos(photo)[0]
     assert [(one.stored, one.mode, one.size) for one in files] == [(photo.read_bytes(), "RGB", (1200, 900))]
     found = decoding.speed(ONES, files, Budget(1.0))  # several turns: the least time of each counts
-    assert (found.files, found.most) == (1, 1)
-    assert decoding.speed(LATE, files, Budget(1.0)).times < 1 < found.times
+    assert (found["files"], found["most"]) == (1, 1)
+    assert decoding.speed(LATE, files, Budget(1.0))["times"] < 1 < found["times"]
 
 
 def changes(photo):

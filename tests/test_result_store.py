@@ -44,15 +44,6 @@ def test_a_result_is_saved_atomically(monkeypatch, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_a_file_that_holds_no_result_is_an_error_beside_the_others(tmp_path):
-    path = studies.save(RESULT, tmp_path)
-    broken = path.with_name("x-broken.study.json")
-    broken.write_text("{}")
-    results, (problem,) = studies.past(tmp_path)
-    assert [one.name for one in results] == ["x"]
-    assert (problem.kind, problem.path) == ("not-a-result", str(broken))
-
-
 def test_a_file_with_the_longest_name_is_replaced(tmp_path):
     replace_file(tmp_path / ("x" * 255), b"content")
     assert (tmp_path / ("x" * 255)).read_bytes() == b"content"

@@ -1,7 +1,6 @@
 """Loaders of studies return correct batches, and contenders measure their cost."""
 
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from iobench.loading.loaders.dataloader import TorchDataLoader
 from iobench.loading.order import Order
 from iobench.studies import StudyOptions, settings, small_batches
 from iobench.studies._epochs import TrainingInParts, epochs
-from iobench.studies.settings import BOTH, TABLE, Background, Resident, train_unwatched
+from iobench.studies.settings import BOTH, TABLE, Background, Resident
 from iobench.studies.small_batches import hdf5_resizes, lmdb_when_full, misread_by_forks
 
 CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
@@ -64,10 +63,6 @@ def test_a_round_has_several_epochs_each_in_its_own_order(images):
     first, second = batches
     assert not torch.equal(first, second)
     assert torch.equal(first.sort().values, second.sort().values)
-
-
-def test_the_control_trains_for_some_time(images):
-    assert train_unwatched(replace(images.opener("npy"), random=True), "cpu", 1).seconds > 0
 
 
 def test_the_libraries_behave_as_measured():

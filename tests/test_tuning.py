@@ -292,10 +292,9 @@ def test_loading_is_not_the_bottleneck_where_no_loader_could_be_faster(best, out
 
 
 def test_all_settings_of_a_dataloader_are_tried_and_otherwise_the_function_s_parameters(tmp_path):
-    assert names(DataLoader(Made(64))) == [
-        BASELINE,
-        *(n for n in names(DataLoader(Made(64))) if "worker" in n),
-    ]
+    first, *others = names(DataLoader(Made(64)))
+    assert first == BASELINE
+    assert all("worker" in name for name in others)
     assert BATCH_FETCH in names(DataLoader(TensorDataset(torch.zeros(8))))
     forked = names(DataLoader(Made(64), **FORK))
     assert {"0 workers", "prefetch factor 8", "persistent workers", "batches in any order"} <= set(forked)
@@ -603,12 +602,6 @@ class Raises(Dataset):
     def __len__(self): return 8
     def __getitem__(self, row): raise KeyError("mine")
 
-class Slow(Dataset):
-    def __len__(self): return 64
-    def __getitem__(self, row):
-        time.sleep(0.1)
-        return torch.zeros(4)
-
 class Slower(Dataset):
     def __init__(self): self.seen = 0
     def __len__(self): return 8
@@ -618,7 +611,6 @@ class Slower(Dataset):
         return torch.zeros(4)
 
 def raises(): return DataLoader(Raises())
-def slow(): return DataLoader(Slow(), batch_size=8)
 def hangs():
     time.sleep(60)
     yield 1

@@ -214,15 +214,6 @@ def _sample_calls(loader: TunableLoader, watchdog: Watchdog) -> SampleCalls:
     return SampleCalls()
 
 
-def _out_of_time(error: DeadlineReached) -> DeadlineReached:
-    """Return the error with what the main process did when the time ended."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    activity = profiling.activity_in(frame)
-    if activity is None:
-        return error
-    return DeadlineReached(f"{error.problem}; it {DID[activity]}", kind=error.kind, hint=error.hint)
-
-
 def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, device: str) -> LoopStats:
     loader, part = tunable.unchanged, watchdog.part(WATCH, MOST_S)
     watched = WatchedLoader(loader, device, lambda stats: None)
@@ -241,7 +232,10 @@ def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, devi
                 break
     except DeadlineReached as error:
         if not done:
-            raise _out_of_time(error) from error
+            *_, (frame, _) = walk_tb(error.__traceback__)  # what the main process did when the time ended
+            activity = profiling.activity_in(frame)
+            problem = f"{error.problem}; it {DID[activity]}" if activity else error.problem
+            raise error.changed(problem=problem) from error
     except TargetError:
         raise
     except USER_ERRORS as error:

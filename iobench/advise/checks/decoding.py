@@ -60,22 +60,6 @@ class JpegFile:
         return decoder.decode(self.stored, self.mode, self.size)
 
 
-@dataclass(frozen=True)
-class DecoderSpeed:
-    """Measurements of a decoder in one thread."""
-
-    decoder: WholeDecoder
-    times: float  # of Pillow's speed, from files to arrays
-    files: int  # JPEG files that both decoded
-    most: int  # largest difference of their pixels, of 255
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The decoder and its measurements, by name."""
-        named = {"decoder": self.decoder.name, "code": self.decoder.code}
-        return {**named, "times": self.times, "files": self.files, "most": self.most}
-
-
 @contextmanager
 def recorded() -> Iterator[list[JpegFile]]:
     """Give a list to which each JPEG file is added that Pillow decodes in the block."""
@@ -94,8 +78,12 @@ def loaded_by(decoder: WholeDecoder) -> AbstractContextManager[None]:
     return _loaded_by(load)
 
 
-def speed(decoder: WholeDecoder, files: Sequence[JpegFile], budget: Budget) -> DecoderSpeed:
-    """Compare a decoder with Pillow over the same files in turns; raises what the decoder raises."""
+def speed(decoder: WholeDecoder, files: Sequence[JpegFile], budget: Budget) -> dict[str, Any]:
+    """Compare a decoder with Pillow over the same files in turns; raises what the decoder raises.
+
+    Return its name and code, the ratio of their speeds from files to arrays, the number of files that both
+    decoded, and the largest difference of their pixels, of 255.
+    """
     files[0].decoded_by(decoder)  # imports the library
     pillow, other, most = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list), 0
     for number, file in islice(cycle(enumerate(files)), TURNS * len(files)):
@@ -105,7 +93,8 @@ def speed(decoder: WholeDecoder, files: Sequence[JpegFile], budget: Budget) -> D
         if budget.over:
             break
     times = sum(map(min, pillow.values())) / sum(map(min, other.values()))
-    return DecoderSpeed(decoder, times, len(pillow), most)
+    named = {"decoder": decoder.name, "code": decoder.code}
+    return {**named, "times": times, "files": len(pillow), "most": most}
 
 
 def _loaded_by(load: Callable[[JpegImageFile], None]) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from iobench import formats
 from iobench.advise.checks import decoding, sample_calls
 from iobench.advise.checks.call_costs import Profile
-from iobench.advise.checks.decoding import DecoderSpeed, JpegFile
+from iobench.advise.checks.decoding import JpegFile
 from iobench.advise.checks.evidence import SHARE, VARYING, gc_shares
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.sample_calls import SampleCalls
@@ -357,7 +357,7 @@ class Remedies:
 
     def _redecoded(self, dataset: Any) -> Iterator[Candidate]:
         """Yield the loader over images that the fastest other decoder decodes, if it beats Pillow."""
-        time, speeds = self._watchdog.budget.share(PROBES), list[DecoderSpeed]()
+        time, speeds = self._watchdog.budget.share(PROBES), list[tuple[WholeDecoder, dict[str, Any]]]()
         decoders = list(formats.get("images").jpeg_decoders())
         try:
             with self._watchdog.within(time.seconds):
@@ -373,22 +373,23 @@ class Remedies:
         except DeadlineReached:
             if not speeds:
                 self._skip(OTHER_DECODER, NO_TIME)
-        best = max(speeds, key=lambda one: one.times, default=None)
-        if best is None:
+        if not speeds:
             return
-        if best.times < FASTER:
-            names = ", ".join(one.decoder.name for one in speeds)
+        best, values = max(speeds, key=lambda one: one[1]["times"])
+        if values["times"] < FASTER:
+            names = ", ".join(one.name for one, _ in speeds)
             self._skip(OTHER_DECODER, f"Pillow decodes these files as fast as {names}")
             return
-        loaded_by = partial(decoding.loaded_by, best.decoder)
-        yield self._patched(f"JPEG decoded by {best.decoder.name}", "decoder", loaded_by, best.values)
+        loaded_by = partial(decoding.loaded_by, best)
+        yield self._patched(f"JPEG decoded by {best.name}", "decoder", loaded_by, values)
 
     def _speeds(
         self, decoders: Sequence[WholeDecoder], files: Sequence[JpegFile], budget: Budget
-    ) -> Iterator[DecoderSpeed]:
+    ) -> Iterator[tuple[WholeDecoder, dict[str, Any]]]:
         for done, one in enumerate(decoders):
             try:
-                yield decoding.speed(one, files, budget.sub(budget.for_each(len(decoders) - done)))
+                time = budget.sub(budget.for_each(len(decoders) - done))
+                yield one, decoding.speed(one, files, time)
             except DeadlineReached:
                 raise
             except Exception as error:  # noqa: BLE001 - libraries raise anything

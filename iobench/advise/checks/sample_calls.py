@@ -222,37 +222,6 @@ def _image_resized(seen: SampleCalls, given: BoundArguments, made: Any) -> None:
         seen.resized.add((given.args[0].size, made.size))
 
 
-class _Kept:
-    """An open file whose users cannot close it."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __getitem__(self, name: Any) -> Any:
-        return self._file[name]
-
-    def __contains__(self, name: Any) -> bool:
-        return name in self._file
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._file)
-
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
-
-    def close(self) -> None:
-        """Leave it open."""
-
-
 @contextmanager
 def files_kept_open(opened: dict[Any, Any]) -> Iterator[None]:
     """Let files of many samples that were opened once for reading stay open, and be given again."""
@@ -264,7 +233,9 @@ def files_kept_open(opened: dict[Any, Any]) -> Iterator[None]:
             if writes or not arguments or not isinstance(arguments[0], (str, os.PathLike)):
                 return own(*arguments, **options)
             if key not in opened and len(opened) < MOST_FILES:
-                opened[key] = _Kept(own(*arguments, **options))
+                opened[key] = own(*arguments, **options)
+                with suppress(AttributeError):  # of a group of Zarr, which nothing closes
+                    opened[key].close = lambda: None
             return opened[key] if key in opened else own(*arguments, **options)
 
         return kept

@@ -7,6 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
+from inspect import signature
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import FunctionType
@@ -119,16 +120,9 @@ def _script_problem(main: Any) -> Finding | None:
 
 IOBENCH_SETTINGS = ("batch_fetch", "worker_threads")  # no arguments of DataLoader
 WORKER_SETTINGS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "in_order")
-_DEFAULTS = {  # DataLoader's own, which generated code leaves out
-    "num_workers": "0",
-    "prefetch_factor": "2",
-    "pin_memory": "False",
-    "persistent_workers": "False",
-    "in_order": "True",
-    "timeout": "0",
-    "drop_last": "False",
-    **dict.fromkeys(("collate_fn", "worker_init_fn", "generator", "multiprocessing_context"), "None"),
-}
+# DataLoader's own, which generated code leaves out; with workers the default of `prefetch_factor` becomes 2
+_DEFAULTS = {name: repr(one.default) for name, one in signature(DataLoader).parameters.items()}
+_DEFAULTS |= {"batch_size": "", "prefetch_factor": "2"}
 
 Changes = Mapping[str, Any]
 
