@@ -93,15 +93,10 @@ def test_fresh_rounds_compare_before_they_measure_limits(manifest):
 
 def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
     cases = cases_of(manifest, SIX, ["cpu"])[:3]
-    named = zip(
-        cases, ([recommendation.RUNNER_UP], [recommendation.DEFAULT], [recommendation.FASTEST]), strict=True
-    )
-    alike, roles = search.same_isolation(cases, {case.key: role for case, role in named})
-    assert [roles[case.key] for case in alike] == [
-        [recommendation.FASTEST],
-        [recommendation.DEFAULT],
-        [recommendation.RUNNER_UP],
-    ]
+    order = [[recommendation.FASTEST], [recommendation.DEFAULT], [recommendation.RUNNER_UP]]
+    given = {case.key: role for case, role in zip(cases, order[::-1], strict=True)}
+    alike, roles = search.same_isolation(cases, given)
+    assert [roles[case.key] for case in alike] == order
 
 
 def test_a_missing_comparison_with_the_default_has_its_reason(manifest):

@@ -575,13 +575,10 @@ def test_rates_that_fall_with_each_turn_are_noticed_unless_others_began_meanwhil
     candidates = [Candidate(name, final=rounds_at({1: 100.0})) for name in (BASELINE, "1 worker")]
 
     def turns(rates, loads=(0.3,) * 20):
-        return [
-            (
-                candidates[n % 2],
-                SimpleNamespace(samples_per_s=rate, background=BackgroundLoad(processors=load)),
-            )
-            for n, (rate, load) in enumerate(zip(rates, loads, strict=False))
-        ]
+        background = [BackgroundLoad(processors=load) for load in loads[: len(rates)]]
+        turns = zip(rates, background, strict=True)
+        taken = [SimpleNamespace(samples_per_s=rate, background=load) for rate, load in turns]
+        return [(candidates[n % 2], one) for n, one in enumerate(taken)]
 
     falling = [100.0 * 0.9**n for n in range(20)]
     assert slowdown(turns([100.0 + n % 3 for n in range(20)])) is None

@@ -23,11 +23,6 @@ GPU_SNAPSHOT_S = 0.1
 Consumer = Callable[[DeviceBatch], None]  # with `metrics`, a function, if it has any
 
 
-def discard(opener: Opener, transfer: HostToDevice) -> Consumer:
-    """Return a consumer that discards each batch."""
-    return lambda batch: None
-
-
 def training(opener: Opener, transfer: HostToDevice) -> Consumer:
     """Return a consumer that trains a small network, without waiting for the device after each batch."""
     return Trainer("mlp", opener.schema, transfer.device, seed=0).step
@@ -55,7 +50,10 @@ class TrainingInParts:
 
 
 def epochs(
-    loader: Loader, job: Job, count: int = 1, consumer: Callable[[Opener, HostToDevice], Consumer] = discard
+    loader: Loader,
+    job: Job,
+    count: int = 1,
+    consumer: Callable[[Opener, HostToDevice], Consumer] = lambda opener, transfer: lambda batch: None,
 ) -> Contender:
     """Return a contender whose round is `count` epochs of a loader, each opened again, in another order.
 

@@ -123,15 +123,11 @@ def activity_in(frame: FrameType | None) -> str | None:
             return "pickling"
         if file.endswith(DATALOADER) and name == "_next_index":
             return "sampler"
-        if name == "__iter__" and caller is not None and _starts(caller):
-            return "sampler"  # one that makes its whole order at once
+        starter = caller.f_code if caller is not None and name == "__iter__" else None
+        if starter and starter.co_name in STARTING and starter.co_filename.endswith(DATALOADER):
+            return "sampler"  # one that makes its whole order at once, when an epoch starts
         frame = caller
     return None
-
-
-def _starts(frame: FrameType) -> bool:
-    """Return True for the code that starts an epoch of a DataLoader."""
-    return frame.f_code.co_name in STARTING and frame.f_code.co_filename.endswith(DATALOADER)
 
 
 def lines_of(counts: Mapping[Line | None, int], most: int) -> list[LineShare]:

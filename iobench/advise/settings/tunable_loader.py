@@ -83,7 +83,7 @@ class _SizePickler(pickle.Pickler):
 
     def __init__(self, main: Any) -> None:
         self._size, self._main = 0, main
-        super().__init__(self, protocol=5, buffer_callback=self._count)
+        super().__init__(self, 5, buffer_callback=lambda buffer: self._grow(buffer.raw().nbytes))
 
     def write(self, data: bytes) -> int:
         """Count the pickled bytes."""
@@ -98,9 +98,6 @@ class _SizePickler(pickle.Pickler):
         if not importable and obj.__module__ == self._main.__name__:
             raise pickle.PicklingError(f"{obj.__qualname__} is in no file that another process could import")
         return NotImplemented
-
-    def _count(self, buffer: pickle.PickleBuffer) -> None:
-        self._grow(buffer.raw().nbytes)
 
     def _grow(self, size: int) -> None:
         self._size += size
@@ -157,22 +154,20 @@ def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
     if loader.num_workers:
         names += ["prefetch_factor", "persistent_workers", "in_order"]
     unchanged = {name: getattr(loader, name) for name in names}
+    if changes.get("batch_fetch"):
+        batching = {"batch_size": None, "sampler": loader.batch_sampler, "collate_fn": None}
+    elif isinstance(loader.dataset, IterableDataset):
+        batching = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    elif loader.batch_sampler is not None:
+        batching = {"batch_sampler": loader.batch_sampler}
+    else:
+        batching = {"batch_size": None, "sampler": loader.sampler}
     own = {name: value for name, value in changes.items() if name not in IOBENCH_SETTINGS}
-    arguments = {**unchanged, **_batching(loader, changes.get("batch_fetch", False)), **own}
+    arguments = {**unchanged, **batching, **own}
     if not arguments["num_workers"]:
         arguments = {name: value for name, value in arguments.items() if name not in WORKER_SETTINGS}
         arguments["timeout"] = 0
     return arguments
-
-
-def _batching(loader: Any, whole: bool) -> dict[str, Any]:
-    if whole:
-        return {"batch_size": None, "sampler": loader.batch_sampler, "collate_fn": None}
-    if isinstance(loader.dataset, IterableDataset):
-        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    if loader.batch_sampler is not None:
-        return {"batch_sampler": loader.batch_sampler}
-    return {"batch_size": None, "sampler": loader.sampler}
 
 
 DATALOADER_SETTINGS = ("num_workers", "pin_memory", *WORKER_SETTINGS, *IOBENCH_SETTINGS)
