@@ -234,8 +234,10 @@ def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, devi
         if not done:
             *_, (frame, _) = walk_tb(error.__traceback__)  # what the main process did when the time ended
             activity = profiling.activity_in(frame)
-            problem = f"{error.problem}; it {DID[activity]}" if activity else error.problem
-            raise error.changed(problem=problem) from error
+            if activity is None:
+                raise
+            problem = f"{error.problem}; it {DID[activity]}"
+            raise DeadlineReached(problem, kind=error.kind, hint=error.hint) from error
     except TargetError:
         raise
     except USER_ERRORS as error:

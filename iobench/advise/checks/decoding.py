@@ -37,6 +37,7 @@ STREAM = "let StreamLoader decode{}: format='{}'; 'iobench recommend --source {}
 NO_DECODER = "none is installed: pip install 'iobench[simplejpeg]'"
 SIDES = (224, 224)  # of images whose size is unknown
 MODES = ("L", "RGB")  # which need no conversion
+WHOLE = ("decoding", "scaling")  # kinds of work that take a whole image, in WORK
 TURNS = 10  # at most, of a decoder with each file: the fastest counts
 
 
@@ -178,15 +179,9 @@ def _of_images(profile: Profile) -> bool:
     return profile.cost("images") > profile.cost("decoding") / 2
 
 
-def _share(evidence: Evidence) -> float | None:
-    """Return the share of decoding and scaling; None where it is small, or caching no faster."""
-    share = evidence.fetching.cost("decoding") + evidence.fetching.cost("scaling")
-    return min(share, 1.0) if share >= SHARE and not evidence.refuted("cache") else None
-
-
 def decoding(evidence: Evidence) -> Advice | None:
     """Repeated decoding of the same samples in each epoch."""
-    share = _share(evidence)
+    share = share_of(evidence, *WHOLE)
     if share is None or any(
         "decoding" in work.contains and applies(evidence, name) for name, work in WORK.items()
     ):
@@ -211,13 +206,14 @@ def draft(evidence: Evidence) -> Advice | None:
     """JPEG images that are decoded whole, and then made much smaller."""
     known = next((one for one in evidence.candidates if one.kind == "draft" and not one.failure), None)
     tried = evidence.gain("draft")
-    if known is None or (tried is None and _share(evidence) is None):
+    share = share_of(evidence, *WHOLE)
+    if known is None or (tried is None and share is None):
         return None
     width, height = (known.changes[side] for side in ("width", "height"))
     message = f"JPEG images are decoded whole, and then resized to {width} × {height}"
     draft = f"image.draft(None, ({width}, {height}))"
     hint = f"call {draft} after Image.open(): it decodes at a smaller scale"
-    values: Values = {"width": width, "height": height, "share": _share(evidence) or 0.0}
+    values: Values = {"width": width, "height": height, "share": share or 0.0}
     return Advice("jpeg-draft", message, hint, values, *measured(tried))
 
 

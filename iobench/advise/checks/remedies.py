@@ -56,7 +56,7 @@ class KeptSamples(Dataset[Any]):
             self._columns = {name: _column(value, self._count) for name, value in values.items()}
         for name, value in values.items():
             if not _holds(self._columns[name], value):  # samples differ in length
-                self._columns[name] = _Objects(self._columns[name])
+                self._columns[name] = list(self._columns[name])
             self._columns[name][row] = value
         self.rows.append(row)
 
@@ -64,12 +64,13 @@ class KeptSamples(Dataset[Any]):
         return self._count
 
     def __getitem__(self, row: int) -> Any:
+        values = {
+            name: _views(column[row]) if isinstance(column, list) else column[row]
+            for name, column in self._columns.items()
+        }
         if self._kind is None:
-            return self._columns[None][row]
-        if self._kind is dict:
-            return {name: column[row] for name, column in self._columns.items()}
-        values = [column[row] for column in self._columns.values()]
-        return tuple(values) if self._kind is tuple else values
+            return values[None]
+        return values if self._kind is dict else self._kind(values.values())
 
 
 class KeptBatches:
@@ -106,13 +107,6 @@ class PatchedDataset(Dataset[Any]):
             return [self._dataset[row] for row in rows] if whole is None else whole(rows)
 
 
-class _Objects(list[Any]):
-    """Values that are no rows of an array; what is done to the containers of one does not last."""
-
-    def __getitem__(self, row: Any) -> Any:
-        return _views(super().__getitem__(row))
-
-
 def _values(sample: Any) -> dict[Any, Any]:
     """Return the values in a sample by name or position; one without a name if it is no container."""
     if type(sample) is dict:
@@ -126,7 +120,7 @@ def _column(value: Any, count: int) -> Any:
         return torch.empty((count, *value.shape), dtype=value.dtype)
     if isinstance(value, np.ndarray) and value.shape and value.dtype.kind in "biufc":
         return np.empty((count, *value.shape), value.dtype)
-    return [None] * count if isinstance(value, (int, float, str, bytes)) else _Objects([None] * count)
+    return [None] * count
 
 
 def _holds(column: Any, value: Any) -> bool:
@@ -137,7 +131,7 @@ def _holds(column: Any, value: Any) -> bool:
 
 
 def _views(value: Any) -> Any:
-    """Return a value with views of its tensors and arrays."""
+    """Return a value with views of its tensors and arrays: what is done to its containers does not last."""
     if hasattr(value, "shape") and value.shape:
         return value[:]
     if isinstance(value, dict):

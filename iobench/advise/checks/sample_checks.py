@@ -27,9 +27,9 @@ def fits_in_memory(loop: LoopStats) -> bool:
     return loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * memory.free_memory()
 
 
-def share_of(evidence: Evidence, kind: str) -> float | None:
-    """Return the share of a kind of work; None where it is small, or where cached samples are not faster."""
-    share = evidence.fetching.cost(kind)
+def share_of(evidence: Evidence, *kinds: str) -> float | None:
+    """Return the share of kinds of work; None where it is small, or where cached samples are not faster."""
+    share = min(1.0, sum(map(evidence.fetching.cost, kinds)))
     return share if share >= SHARE and not evidence.refuted("cache") else None
 
 
