@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 import torch
 from kinds import kind
+from live_loaders import FORK, Samples, Stream
 from PIL import Image
 from record_cases import rounds_at
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import iobench
 from iobench.advise import diagnose as session
@@ -45,7 +46,6 @@ from iobench.base.machine import BackgroundLoad
 from iobench.loading import user_errors
 from iobench.loading.inspection import batch_tensors
 
-FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 GOOD = LoopStats(
     loader=LoaderInfo(
         class_name="DataLoader",
@@ -472,24 +472,16 @@ def test_decoding_inside_a_file_that_is_read_counts_as_decoding():
         assert advice(profile(costs=costs, outer={"files": (100, "")})) == expected
 
 
-class Rows(Dataset):
+class Rows(Samples):
     """Sixty-four floats a sample, with what a test adds."""
 
     def __init__(self, samples=64, work=lambda: None, **attributes):
-        self.data, self.work = torch.arange(samples * 64, dtype=torch.float32).reshape(samples, 64), work
-        vars(self).update(attributes)
-
-    def __len__(self):
-        return len(self.data)
+        data = torch.arange(samples * 64, dtype=torch.float32).reshape(samples, 64)
+        super().__init__(samples, data=data, work=work, **attributes)
 
     def __getitem__(self, row):
         self.work()
         return {"x": self.data[row], "y": row}
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(torch.arange(10.0))
 
 
 def watched(loader, step=lambda batch: None, stop=None):

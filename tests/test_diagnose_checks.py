@@ -25,9 +25,10 @@ import pandas as pd
 import pytest
 import torch
 from conftest import with_shared_memory
+from live_loaders import FORK, Batches, Samples, Stream
 from PIL import Image
 from record_cases import rounds_at
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from iobench.advise import diagnose as session
 from iobench.advise.checks import call_costs, decoding, loop_stats, profiling, remedies
@@ -50,30 +51,6 @@ from iobench.base.finding import Finding
 from iobench.bench.budget import Budget
 from iobench.host.process_counters import descendants
 from iobench.loading.inspection import same_tensors
-
-FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
-
-
-class Samples(Dataset):
-    """As many samples as there are rows, made by a function of the row."""
-
-    def __init__(self, length, make, **attributes):
-        self.length, self.make = length, make
-        vars(self).update(attributes)
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, row):
-        return self.make(row)
-
-
-class Batches(Samples):
-    """The same, asked for whole batches."""
-
-    def __getitems__(self, rows):
-        return self.make(rows)
-
 
 WHOLE_S = 600.0  # more than an epoch takes on any machine: the data end the loops
 
@@ -137,7 +114,7 @@ def test_samples_that_take_long_without_workers(monkeypatch):
 
 
 def test_workers_that_cost_more_than_they_bring():
-    quick = Samples(4096, lambda row: torch.zeros(4))
+    quick = Samples(4096)
     advice = until("workers-cost", lambda: DataLoader(quick, batch_size=4, **FORK)).advice
     assert "workers-cost" in kinds(advice)
     assert next(one.gain for one in advice if one.kind == "workers-cost") > 1
@@ -172,7 +149,7 @@ class SlowOrder(Sampler):
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_slow_sampler_is_named_and_not_the_start_of_workers(at_once):
     order = {"batch_sampler" if at_once else "sampler": SlowOrder(8, at_once)}
-    advice = in_a_loop(DataLoader(Samples(8, lambda row: torch.zeros(4)), **order, **FORK), step_s=0.0)
+    advice = in_a_loop(DataLoader(Samples(8), **order, **FORK), step_s=0.0)
     assert advice[0].kind == "sampler"
     assert (advice[0].values["sampler"], "first-batch" in kinds(advice)) == ("SlowOrder", False)
 
@@ -203,7 +180,7 @@ class SlowToPickle(Samples):
 
 
 def test_a_diagnosis_without_a_batch_names_what_took_the_time():
-    dataset = SlowToPickle(8, lambda row: torch.zeros(4))
+    dataset = SlowToPickle(8)
     loader = DataLoader(dataset, num_workers=1, multiprocessing_context="spawn")
     with pytest.raises(DeadlineReached) as caught:
         session.diagnose(TunableLoader(loader), max_time_s=3)
@@ -405,7 +382,7 @@ def test_python_objects_that_workers_copy_by_reading_them(sampled, objects):
 def test_a_file_that_was_open_before_workers_forked(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.zeros((64, 4))
-        inherited = Samples(64, lambda row: torch.zeros(4), file=file)
+        inherited = Samples(64, file=file)
         assert "open-handles" in kinds(alone(DataLoader(inherited, batch_size=8, **FORK)))
         assert "open-handles" not in kinds(alone(DataLoader(inherited, batch_size=8)))
 
@@ -418,14 +395,11 @@ def zarr_rows(path):
     return pytest.importorskip("zarr").open(str(path), mode="r")
 
 
-class Crops(Dataset):
+class Crops(Samples):
     """Parts of samples of an array that is opened by the process that reads it."""
 
     def __init__(self, opened):
-        self.opened, self.rows = opened, None
-
-    def __len__(self):
-        return 64
+        super().__init__(64, opened=opened, rows=None)
 
     def __getitem__(self, row):
         self.rows = self.opened() if self.rows is None else self.rows
@@ -680,16 +654,6 @@ def test_a_queue_that_waits_for_work_is_no_lock(caller, share):
     lock = ("~", 0, "<method 'acquire' of '_multiprocessing.SemLock' objects>")
     calls = {lock: (1, 1, 5.0, 5.0, {(caller, 1, "get"): (1, 1, 5.0, 5.0)})}
     assert call_costs.cost_shares(calls, call_costs.busy_s(calls))["locks"] == share
-
-
-class Stream(IterableDataset):
-    def __init__(self, shared, numbers=lambda row: torch.full((4,), row)):
-        self.shared, self.numbers = shared, numbers
-
-    def __iter__(self):
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if self.shared else (0, 1)
-        return map(self.numbers, range(first, 160, step))
 
 
 @pytest.mark.parametrize(

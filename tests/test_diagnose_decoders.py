@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from live_loaders import Samples
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from iobench import formats
 from iobench.advise import diagnose as session
@@ -39,14 +40,11 @@ ONES = WholeDecoder("ones", "ones(data)", ones)
 FAILING, LATE = replace(ONES, name="failing", decode=failing), replace(ONES, name="late", decode=late)
 
 
-class Photos(Dataset):
+class Photos(Samples):
     """Samples of one photo with something random, which cannot be kept in memory."""
 
     def __init__(self, photo):
-        self.photo = photo
-
-    def __len__(self):
-        return 16
+        super().__init__(16, photo=photo)
 
     def __getitem__(self, row):
         with Image.open(self.photo) as image:

@@ -10,19 +10,16 @@ import threading
 import time
 
 import pytest
-from torch.utils.data import DataLoader, Dataset
+from live_loaders import Samples
+from torch.utils.data import DataLoader
 
 from iobench.advise.diagnose import diagnose
 from iobench.host.call_profile import CallProfile
 
 
-class Slow(Dataset):
-    def __len__(self):
-        return 128
-
-    def __getitem__(self, row):
-        time.sleep(2e-3)
-        return row
+def slow(row):
+    time.sleep(2e-3)
+    return row
 
 
 def marked():
@@ -57,7 +54,7 @@ def test_a_profile_has_the_calls_of_its_own_thread():
 
 
 def test_beside_another_profiler_a_diagnosis_says_what_it_cannot_tell():
-    loader = DataLoader(Slow(), 4, num_workers=1, multiprocessing_context="fork")
+    loader = DataLoader(Samples(128, slow), 4, num_workers=1, multiprocessing_context="fork")
     with cProfile.Profile() as own:
         found = diagnose(loader, max_time_s=600.0, variants=False)
         marked()

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from kinds import complaint_kind, kind
+from live_loaders import FORK, Samples, Stream
 from record_cases import rounds_at
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import iobench
 from iobench.advise.answer import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
@@ -45,26 +46,6 @@ from iobench.bench.budget import Budget
 from iobench.loading.inspection import shallow_copy
 from iobench.results import record_file
 
-FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
-
-
-class Made(Dataset):
-    def __init__(self, length, make=lambda row: torch.zeros(4)):
-        self.length, self.make, self.file = length, make, None
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, row):
-        return self.make(row)
-
-
-class Stream(IterableDataset):
-    """Yields all of it in every worker."""
-
-    def __iter__(self):
-        return iter(torch.arange(64.0))
-
 
 class Endless(IterableDataset):
     """Has no length."""
@@ -93,7 +74,7 @@ def raced(rates, **wrong):
         )
     for field, value in wrong.items():
         setattr(candidates[0], field, value)
-    return SettingsRace(TunableLoader(DataLoader(Made(8))), TurnSpec()), candidates
+    return SettingsRace(TunableLoader(DataLoader(Samples(8))), TurnSpec()), candidates
 
 
 def tuned(rates, **wrong):
@@ -292,13 +273,13 @@ def test_loading_is_not_the_bottleneck_where_no_loader_could_be_faster(best, out
 
 
 def test_all_settings_of_a_dataloader_are_tried_and_otherwise_the_function_s_parameters(tmp_path):
-    first, *others = names(DataLoader(Made(64)))
+    first, *others = names(DataLoader(Samples(64)))
     assert first == BASELINE
     assert all("worker" in name for name in others)
     assert BATCH_FETCH in names(DataLoader(TensorDataset(torch.zeros(8))))
-    forked = names(DataLoader(Made(64), **FORK))
+    forked = names(DataLoader(Samples(64), **FORK))
     assert {"0 workers", "prefetch factor 8", "persistent workers", "batches in any order"} <= set(forked)
-    assert "batches in any order" not in names(DataLoader(Made(64), **FORK, in_order=False))
+    assert "batches in any order" not in names(DataLoader(Samples(64), **FORK, in_order=False))
     (tmp_path / "sized_loader.py").write_text("def make(num_workers=0):\n    return [1]\n")
     own = TunableLoader(f"{tmp_path}/sized_loader.py:make")
     assert all("worker" in one.name for one in candidates_for(own, LoaderTraits())[0][1:])
@@ -349,7 +330,9 @@ def test_all_other_start_methods_are_tried_whatever_the_default(monkeypatch, def
 )
 def test_code_for_settings_runs_as_it_is_printed(given, changes, text):
     fetch = changes.get("batch_fetch")
-    loader = DataLoader(TensorDataset(torch.zeros(7, 2)) if fetch else Made(7), **{"batch_size": 3, **given})
+    loader = DataLoader(
+        TensorDataset(torch.zeros(7, 2)) if fetch else Samples(7), **{"batch_size": 3, **given}
+    )
     code = TunableLoader(loader).code_for(changes)
     assert text in code
     made = eval(code, {"DataLoader": DataLoader, "loader": loader})
@@ -366,7 +349,7 @@ def test_code_for_settings_runs_as_it_is_printed(given, changes, text):
 
 def test_persistent_workers_do_not_count_as_memory_of_other_candidates():
     held = []
-    loader = DataLoader(Made(64), 8, worker_init_fn=lambda number: held.append(torch.ones(30 << 20)))
+    loader = DataLoader(Samples(64), 8, worker_init_fn=lambda number: held.append(torch.ones(30 << 20)))
     plain = Candidate(BASELINE)
     persistent = Candidate("persistent", {**FORK, "persistent_workers": True}, "persistent")
     before = SettingsRace(TunableLoader(loader), TurnSpec())
@@ -404,9 +387,9 @@ def test_workers_of_a_script_without_a_main_guard_are_not_spawned(tmp_path, monk
 
 
 def test_no_more_workers_than_are_allowed():
-    assert names(DataLoader(Made(64)), limits=ResourceLimits(workers=1)) == [BASELINE, "1 worker"]
+    assert names(DataLoader(Samples(64)), limits=ResourceLimits(workers=1)) == [BASELINE, "1 worker"]
     found, _ = candidates_for(
-        TunableLoader(DataLoader(Made(64), **FORK)), LoaderTraits(), ResourceLimits(workers=1)
+        TunableLoader(DataLoader(Samples(64), **FORK)), LoaderTraits(), ResourceLimits(workers=1)
     )
     assert found[0].over_limit.kind == "worker-limit"
     assert found[0].over_limit.values == {"workers": 2, "limit": 1}
@@ -424,7 +407,7 @@ def test_a_stream_that_every_worker_repeats_is_rejected():
 def test_a_file_that_this_process_opens_is_not_inherited_by_a_fork(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.zeros(4)
-    dataset = Made(8)
+    dataset = Samples(8, file=None)
     own = TunableLoader(DataLoader(dataset, batch_size=4, **FORK))
     here = own.with_changes({"num_workers": 0})
     assert here.dataset is not dataset
@@ -440,7 +423,7 @@ def test_a_long_epoch_is_cut_off_and_extrapolated():
         time.sleep(0.01)
         return torch.zeros(4)
 
-    loader = DataLoader(Made(400, slow), batch_size=1)
+    loader = DataLoader(Samples(400, slow), batch_size=1)
     turn = Turn(lambda: loader, 0, TurnSpec(limit_s=0.05)).run()
     assert not turn.complete
     assert turn.batches < turn.epoch_batches == 400
@@ -467,7 +450,7 @@ def test_a_case_that_the_end_of_the_time_cuts_off_is_skipped_and_no_other_begins
         return torch.zeros(4)
 
     candidates = [Candidate(BASELINE), Candidate("no batches", {"num_workers": 0}, "workers")]
-    race = SettingsRace(TunableLoader(DataLoader(Made(8, late))), TurnSpec(), budget=Budget(60.0))
+    race = SettingsRace(TunableLoader(DataLoader(Samples(8, late))), TurnSpec(), budget=Budget(60.0))
     with race.active():
         race.race(candidates, 1.0)
         assert [(one.rates, one.failure) for one in candidates] == [({}, None)] * 2
@@ -481,7 +464,7 @@ def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers(monkeypatc
         time.sleep(60)
 
     monkeypatch.setattr(watchdog, "WRITE_S", 30.0)  # a busy machine lets workers wait
-    loader = DataLoader(Made(8, sleeps), **FORK)
+    loader = DataLoader(Samples(8, sleeps), **FORK)
     limited = Watchdog(60.0, Budget(3.0))  # within which they start
     others = set(multiprocessing.active_children())  # of tests before this one
     with limited.active(), pytest.raises(DeadlineReached, check=kind("out-of-time")) as caught:
@@ -716,9 +699,9 @@ def test_a_model_needs_something_to_train_on():
 
 def test_one_thread_per_worker_is_tried_where_there_are_more_threads_than_cores(monkeypatch):
     monkeypatch.setattr(search_space, "threads_oversubscribed", lambda workers: workers > 1)
-    assert search_space.ONE_THREAD in names(DataLoader(Made(64), **FORK), LoaderTraits())
-    assert any(search_space.ONE_THREAD in name for name in names(DataLoader(Made(64)), LoaderTraits()))
-    assert search_space.ONE_THREAD not in names(DataLoader(Made(64), **FORK), LoaderTraits(threads=False))
+    assert search_space.ONE_THREAD in names(DataLoader(Samples(64), **FORK), LoaderTraits())
+    assert any(search_space.ONE_THREAD in name for name in names(DataLoader(Samples(64)), LoaderTraits()))
+    assert search_space.ONE_THREAD not in names(DataLoader(Samples(64), **FORK), LoaderTraits(threads=False))
 
 
 def test_a_watched_loop_measures_the_headroom(monkeypatch):
@@ -794,7 +777,7 @@ def test_a_short_time_tries_fewer_settings(tmp_path):
         time.sleep(0.01)
         return torch.zeros(4)
 
-    loader = DataLoader(Made(64, slow), batch_size=8)
+    loader = DataLoader(Samples(64, slow), batch_size=8)
     found = iobench.tune(loader, max_time_s=3.0, device="cpu", data_dir=tmp_path)
     assert len(found.candidates) >= 2
     assert "no-time" in {one.kind for one in found.skipped}

@@ -7,9 +7,10 @@ from itertools import count
 import pytest
 import torch
 from backend import NAME
+from live_loaders import Samples
 from sim_machine import SCHEDULES
 from simulated import device
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import iobench
 from iobench.advise import diagnose as session
@@ -81,15 +82,11 @@ def test_by_the_host_s_clock_it_would_be_another_verdict(plug_in, monkeypatch):
 def test_pageable_memory_is_a_problem_with_a_device(plug_in, pinned):
     machine = plug_in("copies late")
 
-    class Slow(Dataset):
-        def __len__(self):
-            return 40
+    def slow(row):
+        machine.now += 0.05
+        return torch.zeros(3)
 
-        def __getitem__(self, row):
-            machine.now += 0.05
-            return torch.zeros(3)
-
-    loader = DataLoader(Slow(), batch_size=4, pin_memory=pinned)
+    loader = DataLoader(Samples(40, slow), batch_size=4, pin_memory=pinned)
 
     def kinds(where):
         loop = WatchedLoader(loader, where, lambda stats: None)
