@@ -35,7 +35,7 @@ def per_sample(evidence: Evidence) -> Advice | None:
     """Dataset that is indexed one sample at a time where whole batches would do."""
     loader = evidence.loop.loader
     tried = evidence.gain("fetch")
-    known = loader.tensor_dataset or evidence.fetching is not None
+    known = loader.tensor_dataset or bool(evidence.profiles)
     most = QUICK_SAMPLE_S if known else PLAIN_SAMPLE_S
     quick = 0 < evidence.per_sample_s * max(1, loader.workers or 0) < most
     untried = not evidence.candidates or evidence.undecided("fetch")
