@@ -241,6 +241,13 @@ REPEATING = loop(loader={"iterable": True}, repeated=0.9)
 FEW = loop(loader={"workers": 0}, workers=0, samples=1000)
 
 
+@pytest.mark.parametrize("parts", [[], [profile()]], ids=["watched", "profiled"])
+def test_sample_by_sample_is_a_cause_only_where_the_dataset_is_known_to_be_quick(parts):
+    seconds = loop(loader={**PER_SAMPLE, "workers": 0}, workers=0, samples=250_000)  # 40 µs each
+    found = diagnose(*evidence(seconds, *parts)).advice
+    assert [one.kind for one in found if one.kind == "per-sample"] == ["per-sample"] * bool(parts)
+
+
 @pytest.mark.parametrize(
     ("kind", "parts"),
     [
