@@ -58,6 +58,23 @@ def samples(field):
     return [np.asarray(field.values[a:b]).tobytes() for a, b in itertools.pairwise(offsets)]
 
 
+def assert_reads(reader, batch, *selections):
+    """Assert that a reader returns a batch in these selections of rows and in samples, fields in order."""
+    ragged = {field.name: samples(batch[field.name]) for field in reader.schema.ragged}
+    for some in selections:
+        rows = np.arange(len(reader))[some]
+        for read in (reader.batch(some), reader.native(some)):
+            assert list(read) == [field.name for field in reader.schema.fields]
+            for name, field in read.items():
+                if name in ragged:
+                    assert samples(field) == [ragged[name][row] for row in rows]
+                else:
+                    np.testing.assert_array_equal(np.asarray(field), batch[name][rows], strict=True)
+    for row in range(len(reader)):
+        for name, array in reader.sample(row).items():
+            assert array.tobytes() == (ragged[name][row] if name in ragged else batch[name][row].tobytes())
+
+
 class BatchSource(Source):
     """One batch of samples."""
 

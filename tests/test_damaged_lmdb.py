@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from kinds import kind
+from kinds import kind, refused_as
 
 import iobench
 from iobench import formats
@@ -64,7 +64,7 @@ def test_run_reports_it_and_measures_the_others(damaged, inside, tmp_path):
 
 def test_stream_loader_reports_it(damaged):
     path = damaged.path_of("lmdb") / "data.mdb"
-    with pytest.raises(CorruptArtifact, check=kind("damaged-page", path=path)):
+    with refused_as("damaged-page", path=path):
         iobench.StreamLoader(damaged.root, format="lmdb")
 
 

@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import PIL.Image
 import pytest
-from kinds import kind
+from kinds import refused_as
 from PIL import Image
 
 from iobench import formats
@@ -93,7 +93,7 @@ def test_what_is_no_folder_per_class_is_refused_alike(tmp_path, names, cause, na
         lambda: open_source(folder, SHAPE),
         lambda: add(folder, VARIANT, data_dir=tmp_path / "data"),
     ):
-        with pytest.raises(SourceError, check=kind(cause)) as caught:
+        with refused_as(cause, SourceError) as caught:
             read()
         assert all(str(folder / name) in str(caught.value) for name in named)
 
@@ -101,7 +101,7 @@ def test_what_is_no_folder_per_class_is_refused_alike(tmp_path, names, cause, na
 def test_an_empty_image_is_refused_with_what_to_do(tmp_path):
     folder = write(tmp_path / "a", *USUAL)
     (folder / "dog/3.jpg").touch()
-    with pytest.raises(SourceError, check=kind("unreadable")) as caught:
+    with refused_as("unreadable", SourceError) as caught:
         add(folder, data_dir=tmp_path / "data")
     assert (str(caught.value.path), bool(caught.value.hint)) == (str(folder / "dog/3.jpg"), True)
     (folder / "dog/3.jpg").unlink()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kinds import complaint_kind, kind
+from kinds import complaint_kind, refused_as
 from PIL import Image
 
 import iobench
@@ -33,13 +33,13 @@ def test_a_run_of_all_formats_skips_it_with_a_note(images, without_lmdb):
 
 
 def test_a_run_that_names_it_is_refused(images, without_lmdb):
-    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint="pip install lmdb")):
+    with refused_as("missing-dependency", MissingDependency, hint="pip install lmdb"):
         cases_of(images, RunOptions(format=("lmdb",), loader=("native",)), ["cpu"])
 
 
 def test_a_run_with_nothing_else_is_refused(images, without_lmdb, monkeypatch):
     monkeypatch.setattr(images, "artifacts", {"lmdb": images.artifacts["lmdb"]})
-    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint="pip install lmdb")):
+    with refused_as("missing-dependency", MissingDependency, hint="pip install lmdb"):
         cases_of(images, RunOptions(loader=("native",)), ["cpu"])
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from conftest import numbers
-from kinds import kind
+from kinds import refused_as
 from object_cases import SAMPLES
 
-from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
+from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
@@ -178,7 +178,7 @@ def test_mosaic_keeps_copies_within_its_limit(s3, tmp_path):
 
 def test_a_limit_of_mosaic_s_copies_is_for_s3(images):
     usable("mosaic")
-    with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", InvalidSettings):
         loaders.parse("mosaic:cache_limit=1000").open(Job(images.opener("npy"), Order("random", 16)))
 
 
@@ -275,10 +275,10 @@ def test_an_object_that_was_replaced_in_s3_is_noticed(s3, tmp_path):
     opener.check_versions(("s3",))
     s3.put_object(Bucket="bucket", Key=name, Body=content[::-1])
     opener.check_versions(("http",))
-    with pytest.raises(CorruptArtifact, check=kind("replaced")):
+    with refused_as("replaced"):
         opener.check_versions(("s3",))
     s3.delete_object(Bucket="bucket", Key=name)
-    with pytest.raises(CorruptArtifact, check=kind("missing-object")):
+    with refused_as("missing-object"):
         opener.check_versions(("s3",))
 
 
@@ -349,7 +349,7 @@ def test_a_replaced_lance_object_is_noticed_by_every_loader(s3, lance, tmp_path,
 def test_what_lance_reads_is_not_cached(s3, lance, tmp_path):
     options = RunOptions(loader=("native",), format=("lance",), object_cache=(1 << 20,))
     assert [note.values["reason"] for note in skip_notes(lance, options)] == ["object-cache"]
-    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+    with refused_as("no-cases", InvalidSettings):
         cases_of(lance, options, ["cpu"])
 
 
@@ -371,13 +371,13 @@ def test_a_lance_dataset_of_others_is_added_where_it_lies(s3, tmp_path):
 @pytest.mark.parametrize("word", ["fsspec", "s3torchconnector"])
 def test_a_client_of_ranges_does_not_read_lance(lance, word):
     usable(word)
-    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+    with refused_as("no-cases", InvalidSettings):
         cases_of(lance, RunOptions(loader=(word,), format=("lance",)), ["cpu"])
 
 
 def test_lance_is_not_uploaded_where_its_library_does_not_read(tmp_path):
     manifest, _ = prepare(numbers(), [usable("lance")], data_dir=tmp_path / "local", name="one")
-    with pytest.raises(InvalidSettings, check=kind("no-placement")):
+    with refused_as("no-placement", InvalidSettings):
         publish(manifest, check_target(f"file://{tmp_path}/served/one", False), overwrite=False)
 
 
@@ -388,7 +388,7 @@ def test_a_loader_says_where_it_reads(remote):
     options = RunOptions(loader=("lance", "native"), format=("npy",), order=("sequential",))
     assert {case.loader.name for case in cases_of(remote, options, ["cpu"])} == {"native"}
     assert [note.values["reason"] for note in skip_notes(remote, options)] == ["address"]
-    with pytest.raises(InvalidSettings, match="on a disk", check=kind("no-cases")):
+    with refused_as("no-cases", InvalidSettings, match="on a disk"):
         cases_of(remote, replace(options, loader=("lance",)), ["cpu"])
     mosaic = loaders.class_of("mosaic")()
     assert [mosaic.reads_at(url) for url in ("", "s3://bucket/x", "http://host/x")] == [True, True, False]
@@ -403,7 +403,7 @@ def test_a_client_of_stores_reads_no_disk(images, remote, word, schemes):
     options = RunOptions(loader=(word, "native"), format=("npy",), order=("sequential",))
     assert {case.loader.name for case in cases_of(images, options, ["cpu"])} == {"native"}
     assert [note.values["reason"] for note in skip_notes(images, options)] == ["address"]
-    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+    with refused_as("no-cases", InvalidSettings):
         cases_of(images, replace(options, loader=(word,)), ["cpu"])
 
 
@@ -412,7 +412,7 @@ def test_a_loader_with_a_client_of_its_own_has_no_object_cache(server, tmp_path)
     options = RunOptions(loader=("tensorstore", "native"), format=("all",), object_cache=(1 << 20,))
     assert {case.loader.name for case in cases_of(manifest, options, ["cpu"])} == {"native"}
     assert [note.values["reason"] for note in skip_notes(manifest, options)] == ["object-cache"]
-    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+    with refused_as("no-cases", InvalidSettings):
         cases_of(manifest, replace(options, loader=("tensorstore",)), ["cpu"])
 
 
@@ -436,5 +436,5 @@ def test_a_file_of_an_object_holds_its_bytes(server, remote, tmp_path, monkeypat
     assert opener.remote.file("x.npy").read() == path.read_bytes()
     assert len(server.requests) == -(-path.stat().st_size // 1000) + 1
     server.fault = lambda number, name: "replaced"
-    with pytest.raises(CorruptArtifact, check=kind("replaced")):
+    with refused_as("replaced"):
         opener.remote.file("x.npy").read()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from kinds import kind
+from kinds import refused_as
 
 from iobench import formats
 from iobench.base.errors import InvalidOption, WrongContent
@@ -87,7 +87,7 @@ def another_row(number, batch):
 
 @pytest.mark.parametrize("change", [brighter(3), other_label, another_row])
 def test_another_sample_is_wrong(photos, change):
-    with pytest.raises(WrongContent, check=kind("wrong-row")):
+    with refused_as("wrong-row", WrongContent):
         checked(job_over(photos), change)
 
 
@@ -95,9 +95,9 @@ def test_another_number_of_samples_is_wrong(photos):
     def shorter(number, batch):
         batch["image"] = batch["image"][1:]
 
-    with pytest.raises(WrongContent, check=kind("wrong-shape")):
+    with refused_as("wrong-shape", WrongContent):
         checked(job_over(photos), shorter)
-    with pytest.raises(WrongContent, check=kind("wrong-count")):
+    with refused_as("wrong-count", WrongContent):
         checked(job_over(photos), skip=1)
     assert checked(job_over(photos), skip=1, part=True).unverified
 
@@ -132,5 +132,5 @@ def test_dali_decodes_only_images_that_pillow_scales_and_crops():
     assert not any(decoding.reads(formats.get(name)) for name in ("images", "npy"))
     assert dali().reads(formats.get("npy"))
     assert (dali().tolerance, decoding.tolerance) == (0, 8)
-    with pytest.raises(InvalidOption, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", InvalidOption):
         dali(decode=True, num_workers=1)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from conftest import damage
 from faults import hostile_sources as hostile
-from kinds import kind
+from kinds import refused_as
 from pyarrow import csv
 from test_sources import everything, refused
 
 import iobench
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, SourceError
+from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.sandbox import SniffResult
 from iobench.dataset.sources import checked, open_source
@@ -61,7 +61,7 @@ class TestTorch:
     )
     def test_other_values_are_refused_before_memory_is_allocated(self, tmp_path, content, cause):
         torch.save(content, tmp_path / "a.pt")
-        with pytest.raises(CorruptArtifact, check=kind(cause, path=tmp_path / "a.pt")):
+        with refused_as(cause, path=tmp_path / "a.pt"):
             TorchAdapter().infer_schema(tmp_path / "a.pt")
 
     def test_a_list_has_a_tensor_or_a_dict_per_sample(self, tmp_path):
@@ -265,7 +265,7 @@ def test_text_in_a_table_is_refused_with_the_selection_of_the_other_columns(tmp_
     assert everything(source).keys() == {"age", "label"}
     assert source.description["arrays"] == ["label", "age"]
     hint = "did you mean age? it holds name, age, label"
-    with pytest.raises(SourceError, check=kind("unknown-array", path=path, hint=hint)):
+    with refused_as("unknown-array", SourceError, path=path, hint=hint):
         open_source(f"{path}::agee")
 
 
@@ -294,7 +294,7 @@ class TestFormats:
         batches = checked(open_source(folder))
         next(batches)
         os.utime(folder / "x.npy", (1, 1))
-        with pytest.raises(SourceError, check=kind("changed", path=folder)):
+        with refused_as("changed", SourceError, path=folder):
             list(batches)
 
     def test_the_user_chooses_among_several_formats(self, folder, monkeypatch):

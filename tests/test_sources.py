@@ -18,7 +18,7 @@ import pytest
 import scipy
 from conftest import enlarge
 from faults import hostile_sources as hostile
-from kinds import kind
+from kinds import has, kind, refused_as
 from PIL import Image
 from safetensors.numpy import save_file
 from scipy.io import netcdf_file, savemat
@@ -158,7 +158,7 @@ class TestSynthetic:
         ],
     )
     def test_impossible_data_are_refused(self, arguments, cause, word):
-        with pytest.raises(SourceError, match=word, check=kind(cause)):
+        with refused_as(cause, SourceError, match=word):
             Synthetic(**arguments)
 
 
@@ -213,10 +213,10 @@ class TestNpy:
         np.save(tmp_path / "a.npy", np.arange(12).reshape(4, 3))
         source = open_source(tmp_path / "a.npy")
         np.save(tmp_path / "a.npy", np.arange(12).reshape(3, 4))
-        with pytest.raises(SourceError, check=kind("changed")):
+        with refused_as("changed", SourceError):
             everything(source)
         np.save(tmp_path / "a.npy", np.arange(6).reshape(2, 3))
-        with pytest.raises(SourceError, check=kind("changed")):
+        with refused_as("changed", SourceError):
             everything(source)
 
 
@@ -458,10 +458,10 @@ class TestImages:
         assert source.in_place() is None
         for path in folder.glob("*/*.*"):
             path.write_bytes(b"")
-        with pytest.raises(SourceError, check=kind("no-images")):
+        with refused_as("no-images", SourceError):
             open_source(folder, (3, 8, 8), on_error="skip")
         np.save(folder / "a.npy", np.arange(3))
-        with pytest.raises(SourceError, check=kind("conflicting-options")):
+        with refused_as("conflicting-options", SourceError):
             open_source(folder / "a.npy", on_error="skip")
 
     def test_a_folder_without_images_is_refused(self, tmp_path):
@@ -471,7 +471,7 @@ class TestImages:
 
     @pytest.mark.parametrize("shape", [(128,), (5, 6, 7), (2, 3, 8, 8)])
     def test_a_shape_that_is_not_an_images_is_refused(self, folder, shape):
-        with pytest.raises(SourceError, check=kind("invalid-shape")):
+        with refused_as("invalid-shape", SourceError):
             open_source(folder, shape)
 
     def test_a_changed_folder_is_other_data(self, folder):
@@ -718,6 +718,5 @@ def test_files_that_are_not_read_are_named_for_what_they_are(tmp_path, name, con
     else:
         (tmp_path / name).write_bytes(content)
     assert word in refused(tmp_path / name, cause).hint
-    with pytest.raises(SourceError, check=kind(cause)) as error:
+    with refused_as(cause, SourceError, hint=has(word)):
         iobench.add(tmp_path / name, data_dir=tmp_path / "data")
-    assert word in error.value.hint

@@ -9,7 +9,7 @@ import pytest
 from conftest import installed_formats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinds import kind
+from kinds import refused_as
 from ragged_cases import RaggedSource
 from record_cases import delivered, run_once
 from stream_loaders import stream_loader
@@ -100,7 +100,7 @@ def test_ranks_have_as_many_batches_and_no_sample_twice(lengths, order, tokens, 
     ]
     alone = len(within(order, lengths, tokens).batches(samples, epoch))
     if -(-alone // world_size) > samples // world_size:  # a rank would have an empty batch
-        with pytest.raises(InvalidSettings, check=kind("uneven-batches")):
+        with refused_as("uneven-batches", InvalidSettings):
             ranks[0].batches(samples, epoch)
         return
     parts = [one.batches(samples, epoch) for one in ranks]
@@ -197,13 +197,13 @@ def test_the_budget_is_a_facet_and_the_mean_is_the_batch_size(ragged):
 
 def test_what_a_budget_cannot_apply_to_is_refused(ragged, images):
     tokens = {"format": ("all",), "batch_tokens": TOKENS}
-    with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", InvalidSettings):
         RunOptions(batch_tokens=TOKENS, batch_size=(64,))
-    with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", InvalidSettings):
         cases_of(images, RunOptions(**tokens), ["cpu"])
-    with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", InvalidSettings):
         stream_loader(images.root, format="npy", batch_tokens=TOKENS)
-    with pytest.raises(InvalidSettings, check=kind("conflicting-options", hint="omit --batch-tokens")):
+    with refused_as("conflicting-options", InvalidSettings, hint="omit --batch-tokens"):
         cases_of(ragged, RunOptions(**tokens, loader=("grain",)), ["cpu"])
     both = RunOptions(**tokens, loader=("grain", "native"))
     assert {case.loader.name for case in cases_of(ragged, both, ["cpu"])} == {"native"}

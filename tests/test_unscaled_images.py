@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from conftest import call
-from kinds import complaint_kind, kind
+from kinds import complaint_kind, kind, refused_as
 from PIL import Image
 from ragged_cases import everything, samples
 from record_cases import delivered
@@ -66,15 +66,15 @@ def test_every_image_keeps_its_size_and_pixels(folder, shape, mode):
 
 @pytest.mark.parametrize("shape", [(3, -1, -1), (-1, 9, 3), (9, -1), (-1, -1, -1), (-1, -1, 4), (-1,)])
 def test_other_shapes_are_refused(folder, shape):
-    with pytest.raises(SourceError, check=kind("invalid-shape")):
+    with refused_as("invalid-shape", SourceError):
         open_source(folder, shape)
 
 
 def test_they_are_for_images_alone(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((2, 3)))
-    with pytest.raises(SourceError, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", SourceError):
         open_source(tmp_path / "a.npy", COLORED)
-    with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", InvalidSettings):
         SourceOptions(sample_shape="*x*x3").open()
 
 
@@ -87,20 +87,20 @@ def test_a_damaged_image_is_named_or_skipped(folder):
     assert [note.kind for note in source.notes] == ["damaged-skipped"]
     assert everything(source)["x_extents"].tolist() == [list(size) for size in SIZES if size != SIZES[1]]
     damaged.write_bytes(b"no header")
-    with pytest.raises(SourceError, match=r"1\.jpg", check=kind("unsupported-image")):
+    with refused_as("unsupported-image", SourceError, match=r"1\.jpg"):
         open_source(folder, COLORED)
 
 
 def test_an_image_that_is_too_large_is_named(folder, monkeypatch):
     monkeypatch.setattr("iobench.formats.array_schema.MAX_SAMPLE_BYTES", 64 * 48 * 3 - 1)
-    with pytest.raises(SourceError, match=r"5\.jpg", check=kind("sample-too-large")):
+    with refused_as("sample-too-large", SourceError, match=r"5\.jpg"):
         open_source(folder, COLORED)
 
 
 def test_an_image_that_changed_is_refused(folder):
     source = open_source(folder, COLORED)
     Image.new("RGB", (9, 9)).save(folder / "cat" / "0.png")
-    with pytest.raises(SourceError, check=kind("changed")):
+    with refused_as("changed", SourceError):
         everything(source)
 
 
@@ -195,7 +195,7 @@ def test_their_own_size_excludes_other_options(folder, more):
 
 
 def test_a_format_that_scales_alone_has_no_own_sizes():
-    with pytest.raises(InvalidSettings, check=kind("invalid-shape")):
+    with refused_as("invalid-shape", InvalidSettings):
         formats.class_of("ffcv")(shape="*x*x3")
 
 

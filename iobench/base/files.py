@@ -92,6 +92,15 @@ def regular(file: Path) -> Path:
     return file
 
 
+def begins_with(file: Path, start: bytes) -> bool:
+    """Return whether a regular file begins with these bytes; False if it cannot be read."""
+    try:
+        with open(regular(file), "rb") as opened:
+            return opened.read(len(start)) == start
+    except OSError:
+        return False
+
+
 def replace_file(path: Path, content: bytes, sync: bool = False) -> None:
     """Write a file that appears complete; OSError, about `path`, leaves what was there unchanged."""
     temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")  # as short as any name may be

@@ -176,7 +176,8 @@ class StoredColumn(RaggedColumn):
 
     def sample(self, row: int) -> Array:
         """Return the elements of a sample: a view of a map, or a new array."""
-        return self._elements(int(self.offsets[row]), int(self.offsets[row + 1]))
+        begin, end, mapped = int(self.offsets[row]), int(self.offsets[row + 1]), self.values.array(self.name)
+        return self.values.batch(slice(begin, end))[self.name] if mapped is None else mapped[begin:end]
 
     def batch(self, rows: Rows) -> Ragged:
         """Return checked rows in new arrays."""
@@ -214,10 +215,6 @@ class StoredColumn(RaggedColumn):
             target = values[offsets[slot] : offsets[slot + 1]]
             self.values.read(slice(int(begins[slot]), int(ends[slot])), {self.name: target})
         return Ragged(values, offsets)
-
-    def _elements(self, begin: int, end: int) -> Array:
-        mapped = self.values.array(self.name)
-        return self.values.batch(slice(begin, end))[self.name] if mapped is None else mapped[begin:end]
 
 
 class RaggedReader(Reader):

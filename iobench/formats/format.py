@@ -82,13 +82,12 @@ class Format(Options, ABC):
             ``sample-too-large`` where the format limits a sample's size.
         """
         for field in schema.fields:
+            problem = f"format {self.name} cannot hold field {field.name}"
             if field.is_ragged and not self.holds_ragged:
-                problem = f"format {self.name} cannot hold field {field.name}"
                 expected, hint = "samples of one shape", "use --format npy"
                 raise UnsupportedSchema(problem, "ragged", expected=expected, found=field.typed, hint=hint)
             if field.dtype not in self.dtypes:
-                held = ", ".join(dtype for dtype in DTYPES if dtype in self.dtypes)
-                problem, expected = f"format {self.name} cannot hold field {field.name}", f"one of {held}"
+                expected = f"one of {', '.join(dtype for dtype in DTYPES if dtype in self.dtypes)}"
                 raise UnsupportedSchema(problem, "unsupported-dtype", expected=expected, found=field.dtype)
 
     def stored_name(self, name: str) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, IobenchError, corrupt, expecting
-from iobench.base.files import regular
+from iobench.base.files import begins_with, regular
 from iobench.base.finding import Finding
 from iobench.base.text import reason, shortened
 from iobench.formats.array_format import ArrayFormat, StoredArray
@@ -123,10 +123,10 @@ def read_plain_header(start: bytes, what: str, path: Path) -> NpyHeader:
     return header
 
 
-def wrong_size(path: Path, header: NpyHeader, size: int, what: str = "") -> CorruptArtifact:
+def wrong_size(path: Path, header: NpyHeader, size: int) -> CorruptArtifact:
     """Return the error for data of another size than their header says."""
     short = size < header.data_bytes
-    problem = f"{what}{'cut off: fewer' if short else 'more'} bytes of data than its header says"
+    problem = f"{'cut off: fewer' if short else 'more'} bytes of data than its header says"
     expected, found = f"{header.data_bytes:,}", f"{max(0, size):,}"
     hint = "copy or save it again" if short else None
     return CorruptArtifact(
@@ -189,14 +189,15 @@ class Npy(ArrayFormat, Detectable):
         and as many axes whose names are numbered are samples of different sizes.
         """
         if not path.is_dir():
-            return _begins_as_npy(path)
+            return begins_with(path, np.lib.format.MAGIC_PREFIX)
         entries = entries_of(path)
         if not entries or any(not entry.name.endswith(".npy") for entry in entries):
             return False
         try:
             headers = [header_in(Path(entry.path)) for entry in entries[: MAX_FIELDS + 1]]
         except CorruptArtifact:
-            return all(_begins_as_npy(Path(entry.path)) for entry in entries)  # whose error says more
+            start = np.lib.format.MAGIC_PREFIX
+            return all(begins_with(Path(entry.path), start) for entry in entries)  # whose error says more
         lengths = {header.shape[:1] for header in headers}
         numbered = len(headers) > 2 and len({re.sub(r"\d+", "0", entry.name) for entry in entries}) == 1
         kinds = {(header.dtype, len(header.shape) if numbered else header.shape) for header in headers}
@@ -267,14 +268,6 @@ def is_mapped(file: Path) -> bool:
     except IobenchError:  # which says more where it is read
         return True
     return header.dtype.isnative and not header.by_columns
-
-
-def _begins_as_npy(file: Path) -> bool:
-    try:
-        with open(regular(file), "rb") as opened:
-            return opened.read(np.lib.format.MAGIC_LEN).startswith(np.lib.format.MAGIC_PREFIX)
-    except OSError:
-        return False
 
 
 def header_in(file: Path) -> NpyHeader:

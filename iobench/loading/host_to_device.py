@@ -6,16 +6,16 @@ import functools
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from iobench.base.errors import LoaderFailed
 from iobench.host.device import Accelerator, device_of, is_device_error
+from iobench.loading.tensors import HostBatch
 
 __all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "SideStreamCopier", "device_errors", "side_copier"]
 
-HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 DeviceBatch = dict[str, Any]  # a tensor per field, or a Ragged of two
 
 MAX_COPIES = 2  # groups of batches in flight: one being copied and the next one

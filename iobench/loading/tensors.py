@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from iobench.loading.collate import COLLATED
 
 if TYPE_CHECKING:
     import torch
+
+HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 
 
 def converter(schema: Schema) -> Callable[[Array], torch.Tensor]:

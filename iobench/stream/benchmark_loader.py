@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job, Loader
+from iobench.loading.tensors import HostBatch
 from iobench.stream.options import ReadOptions
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
 
 SLOTS = 5
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from kinds import kind
+from kinds import has, refused_as
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
@@ -103,9 +103,8 @@ def test_a_folder_that_datasets_saved_is_read_in_place(tmp_path):
         assert_placements(reader, expected)
     (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "../elsewhere.arrow"}]}')
     state = tmp_path / "saved" / "state.json"
-    with pytest.raises(CorruptArtifact, check=kind("outside-folder", path=state)) as caught:
+    with refused_as("outside-folder", path=state, found=has("../elsewhere.arrow")):
         ARROW.open(tmp_path / "saved", schema)
-    assert "../elsewhere.arrow" in caught.value.found
 
 
 @pytest.mark.parametrize(
@@ -121,24 +120,20 @@ def test_a_folder_that_datasets_saved_is_read_in_place(tmp_path):
 )
 def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, column, cause, found):
     save(tmp_path / "x.arrow", {"x": column})
-    with pytest.raises(CorruptArtifact, check=kind(cause, path=tmp_path / "x.arrow")) as caught:
+    with refused_as(cause, path=tmp_path / "x.arrow", found=has(found), problem=has("x:")):
         ARROW.open(tmp_path / "x.arrow", ARROW.infer_schema(tmp_path / "x.arrow"))
-    assert found in caught.value.found
-    assert "x:" in caught.value.problem
 
 
 def test_lists_whose_lengths_only_add_up_are_refused(tmp_path):
     save(tmp_path / "x.arrow", {"x": [[1, 2], [3], [4, 5, 6]]})
-    with pytest.raises(CorruptArtifact, check=kind("unequal-shapes")) as caught:
+    with refused_as("unequal-shapes", found=has("1 to 3")):
         ARROW.check(tmp_path / "x.arrow", Schema(3, (Field("x", (2,), "int64"),)))
-    assert "1 to 3" in caught.value.found
 
 
 def test_compressed_buffers_are_refused(tmp_path):
     save(tmp_path / "x.arrow", {"x": np.zeros(10_000)}, compression="zstd", rows=10_000)
-    with pytest.raises(CorruptArtifact, check=kind("compressed", path=tmp_path / "x.arrow")) as caught:
+    with refused_as("compressed", path=tmp_path / "x.arrow", hint=has()):
         ARROW.open(tmp_path / "x.arrow", ARROW.infer_schema(tmp_path / "x.arrow"))
-    assert caught.value.hint
 
 
 def test_some_columns_can_be_selected(tmp_path):
@@ -152,9 +147,8 @@ def test_the_selection_that_is_suggested_is_of_the_whole_folder(tmp_path):
     for name in names:
         save(tmp_path / name, {"x": np.arange(5), "text": list("abcde")})
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
-    with pytest.raises(CorruptArtifact, check=kind("unsupported-dtype", path=tmp_path)) as caught:
+    with refused_as("unsupported-dtype", path=tmp_path, hint=has(" ::x ")):
         ARROW.infer_schema(tmp_path)
-    assert " ::x " in caught.value.hint
 
 
 def test_an_invalid_state_file_is_corrupt(tmp_path):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinds import kind
-from ragged_cases import clips_of, samples
+from kinds import refused_as
+from ragged_cases import assert_reads, clips_of, samples
 from record_cases import delivered
 
 import iobench
@@ -38,13 +38,7 @@ def test_what_was_written_is_read(tmp_path_factory, lengths, shape, dtype, data)
     AUDIO.write(path, schema, halves)
     rows = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1))), np.int64)
     with AUDIO.open(path, schema) as reader:
-        for some in (slice(None), slice(0, 1), rows):
-            read = reader.batch(some)
-            expected = [samples(batch["audio"])[row] for row in np.arange(len(lengths))[some]]
-            assert samples(read["audio"]) == expected
-            assert read["audio"].values.dtype == dtype
-            assert (read["label"] == batch["label"][some]).all()
-        assert reader.sample(0)["audio"].tobytes() == samples(batch["audio"])[0]
+        assert_reads(reader, batch, slice(None), slice(0, 1), rows)
     with pytest.raises(ValueError, match="closed"):
         reader.batch(slice(0, 1))
 
@@ -63,7 +57,7 @@ def test_pythons_own_library_reads_what_was_written(tmp_path):
 )
 def test_other_samples_are_refused(field):
     totals = {"x": 4} if field.is_ragged else {}
-    with pytest.raises(UnsupportedSchema, check=kind("not-audio")):
+    with refused_as("not-audio", UnsupportedSchema):
         AUDIO.check_schema(Schema(2, (field,), totals=totals))
 
 
@@ -123,7 +117,7 @@ def test_a_damaged_or_odd_clip_is_named(tmp_path, damage, cause):
     class_folder(tmp_path / "a")
     schema = AUDIO.infer_schema(tmp_path / "a")
     damage(tmp_path / "a/yes/003.wav")
-    with pytest.raises(CorruptArtifact, match=r"003\.wav", check=kind(cause)):
+    with refused_as(cause, match=r"003\.wav"):
         AUDIO.infer_schema(tmp_path / "a")
     with AUDIO.open(tmp_path / "a", schema) as reader, pytest.raises(CorruptArtifact, match=r"003\.wav"):
         reader.batch(slice(None))

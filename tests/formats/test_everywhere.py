@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conftest import installed_formats
-from kinds import kind
+from kinds import refused_as
 from ragged_cases import BatchSource, clips_of
 
 import iobench
@@ -85,7 +85,7 @@ def test_workers_of_a_format_that_must_not_be_forked_are_spawned(images):
     )
     assert not iobench.run(images, options).failures
     forked = loaders.parse("dataloader:num_workers=1,start_method=fork")
-    with pytest.raises(InvalidSettings, match="lance", check=kind("not-forkable")):
+    with refused_as("not-forkable", InvalidSettings, match="lance"):
         forked.open(loaders.Job(images.opener("lance"), None))
 
 

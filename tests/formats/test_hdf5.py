@@ -7,12 +7,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from kinds import kind
+from kinds import has, refused_as
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
 from iobench.testing.cases import SCHEMA, read_all, store
+
+HDF5 = formats.get("hdf5")
 
 
 @pytest.fixture
@@ -72,10 +74,8 @@ def test_data_outside_the_file_is_refused(artifact, file, elsewhere, leave, refu
     leave(file, elsewhere)
     file.close()
     name, target = refusal
-    with pytest.raises(CorruptArtifact, check=kind(name, path=artifact.path / "data.h5")) as error:
+    with refused_as(name, path=artifact.path / "data.h5", found=has(target)) as error:
         artifact.open()
-    assert target in error.value.found
-    assert "\n" not in str(error.value)
     assert str(error.value).count(str(artifact.path)) == 1
 
 
@@ -100,7 +100,7 @@ def stored(tmp_path, fill=ROWS, **options):
     with h5py.File(tmp_path / "a" / "data.h5", "w", **options.pop("file", {})) as file:
         dataset = file.create_dataset("x", ROWS.shape, ROWS.dtype, **options)
         dataset[: len(fill)] = fill
-    return formats.get("hdf5").open(tmp_path / "a", FIELD)
+    return HDF5.open(tmp_path / "a", FIELD)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 5, 23])
@@ -138,7 +138,7 @@ def test_a_chunk_with_a_skipped_filter_is_decoded_without_it(tmp_path):
         reader.close()
     with h5py.File(tmp_path / "a" / "data.h5", "r+") as file:
         file["x"].id.write_direct_chunk((0, 0), ROWS[::-1].tobytes(), filter_mask=1)
-    with formats.get("hdf5").open(tmp_path / "a", FIELD) as reader:
+    with HDF5.open(tmp_path / "a", FIELD) as reader:
         (blocks,) = reader.blocks()
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS[::-1])
     out, low = {"x": np.empty((SAMPLES, 6), np.int32)}, int(blocks.offset[0])
@@ -181,9 +181,8 @@ def test_bools_that_are_stored_as_larger_numbers_are_read_by_the_library(tmp_pat
             plist.set_deflate(4)
         made_id = h5py.h5d.create(made.id, b"x", kind, space, plist)
         h5py.Dataset(made_id)[...] = data
-    hdf5 = formats.get("hdf5")
-    schema = hdf5.infer_schema(file)
-    with hdf5.open(file, schema) as reader:
+    schema = HDF5.infer_schema(file)
+    with HDF5.open(file, schema) as reader:
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], data)
         assert reader.placement() == {}
         assert list(reader.blocks()) == []
@@ -203,23 +202,22 @@ def test_compressed_chunks_of_several_samples_are_noted(tmp_path):
         made.create_dataset("slow", data=rows, chunks=(8, 3), compression="gzip")
         made.create_dataset("single", data=rows, chunks=(1, 3), compression="gzip")
         made.create_dataset("plain", data=rows, chunks=(8, 3))
-    hdf5 = formats.get("hdf5")
-    (note,) = hdf5.notes(file, hdf5.infer_schema(file))
+    (note,) = HDF5.notes(file, HDF5.infer_schema(file))
     assert (note.kind, note.values) == ("compressed-chunks", {"field": "slow", "samples": 8})
     others = Path(f"{file}::single,plain")
-    assert hdf5.notes(others, hdf5.infer_schema(others)) == []
+    assert HDF5.notes(others, HDF5.infer_schema(others)) == []
 
 
 @pytest.mark.parametrize("size", [512, 4096])
 def test_a_file_behind_a_user_block_is_recognized_and_located(tmp_path, size):
     """As MATLAB 7.3 writes them."""
-    file, hdf5 = tmp_path / "a.mat", formats.get("hdf5")
+    file = tmp_path / "a.mat"
     with h5py.File(file, "w", userblock_size=size) as made:
         made["x"] = ROWS
         made["x"].attrs["MATLAB_class"] = np.bytes_("int32")
-    assert hdf5.sniff(file)
-    assert [note.kind for note in hdf5.notes(file, FIELD)] == ["matlab-order"]
-    with hdf5.open(file, hdf5.infer_schema(file)) as reader:
+    assert HDF5.sniff(file)
+    assert [note.kind for note in HDF5.notes(file, FIELD)] == ["matlab-order"]
+    with HDF5.open(file, HDF5.infer_schema(file)) as reader:
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS)
         for place in reader.placement().values():
             (path,), offset = place.files, int(place.locate(np.array([3]))[1][0])
@@ -228,7 +226,7 @@ def test_a_file_behind_a_user_block_is_recognized_and_located(tmp_path, size):
 
 def test_attributes_that_say_what_the_numbers_stand_for_are_noted(tmp_path):
     """NetCDF's; xarray marks each array of floats with NaN, which hides nothing."""
-    file, hdf5 = tmp_path / "a.nc", formats.get("hdf5")
+    file = tmp_path / "a.nc"
     with h5py.File(file, "w") as made:
         for name, attributes in {
             "packed": {"scale_factor": 0.5, "add_offset": np.array([3.0]), "_FillValue": np.int32(-9)},
@@ -236,7 +234,7 @@ def test_attributes_that_say_what_the_numbers_stand_for_are_noted(tmp_path):
         }.items():
             made[name] = ROWS
             made[name].attrs.update(attributes)
-    (note,) = hdf5.notes(file, hdf5.infer_schema(file))
+    (note,) = HDF5.notes(file, HDF5.infer_schema(file))
     values = {"field": "packed", "scale_factor": "0.5", "add_offset": "3.0", "_FillValue": "-9"}
     assert (note.kind, note.values) == ("not-decoded", values)
 
@@ -248,22 +246,21 @@ def test_what_has_no_axis_of_samples_is_left_out_with_one_line(tmp_path):
         file["version"], file["name"], file["none"] = 3, "text", h5py.Empty("f4")
         file["empty"], file["names"] = np.zeros((0, 3)), ["a", "b"]
         file["to"] = file["x"].ref
-    schema = formats.get("hdf5").infer_schema(path)
+    schema = HDF5.infer_schema(path)
     assert [field.name for field in schema.fields] == ["x"]
-    (note,) = formats.get("hdf5").notes(path, schema)
+    (note,) = HDF5.notes(path, schema)
     assert (note.kind, note.values) == ("not-read", {"datasets": 6})
-    with formats.get("hdf5").open(path, schema) as reader:
+    with HDF5.open(path, schema) as reader:
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS)
-    with pytest.raises(CorruptArtifact, check=kind("no-sample-axis")):
-        formats.get("hdf5").infer_schema(Path(f"{path}::version"))
+    with refused_as("no-sample-axis"):
+        HDF5.infer_schema(Path(f"{path}::version"))
 
 
 def test_text_with_a_row_per_sample_is_an_error(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["text"] = ROWS, ["text"] * SAMPLES
-    with pytest.raises(CorruptArtifact, check=kind("unsupported-dtype")) as error:
-        formats.get("hdf5").infer_schema(tmp_path / "a.h5")
-    assert "::x" in error.value.hint
+    with refused_as("unsupported-dtype", hint=has("::x")):
+        HDF5.infer_schema(tmp_path / "a.h5")
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip"}])
@@ -273,10 +270,9 @@ def test_members_of_a_compound_type_are_fields(tmp_path, options):
     table["a"], table["b"], table["c"] = np.arange(SAMPLES), -np.arange(SAMPLES), ROWS[:, :3]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("t", data=table, **options)
-    fmt = formats.get("hdf5")
-    schema = fmt.infer_schema(tmp_path / "a.h5")
+    schema = HDF5.infer_schema(tmp_path / "a.h5")
     assert [field.name for field in schema.fields] == ["t_a", "t_b", "t_c", "t_d"]
-    with fmt.open(tmp_path / "a.h5", schema) as reader:
+    with HDF5.open(tmp_path / "a.h5", schema) as reader:
         for rows in (slice(2, 9), np.array([5, 0, 5])):
             batch = reader.batch(rows)
             for name in table.dtype.names:
@@ -294,5 +290,5 @@ def test_split_files_are_named_for_what_they_are(tmp_path):
     with h5py.File(tmp_path / "a", "w", driver="split") as file:
         file["x"] = ROWS
     for path in tmp_path.iterdir():
-        with pytest.raises(CorruptArtifact, check=kind("split-files")):
-            formats.get("hdf5").infer_schema(path)
+        with refused_as("split-files"):
+            HDF5.infer_schema(path)

@@ -8,11 +8,11 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from kinds import kind
+from kinds import has, refused_as
 
 from iobench import formats
 from iobench.base import registry
-from iobench.base.errors import CorruptArtifact, InvalidOption, MissingDependency
+from iobench.base.errors import InvalidOption, MissingDependency
 from iobench.contrib.formats.shared import scaled_images
 from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES, jpeg_decoder
 from iobench.dataset.add import add
@@ -94,10 +94,7 @@ def test_a_file_that_ends_early_is_named(photos, fmt, crop):
     stored = file.read_bytes()
     for part in (stored[: len(stored) // 2], stored[:-2]):
         file.write_bytes(part)
-        with (
-            fmt.open(photos, schema) as reader,
-            pytest.raises(CorruptArtifact, check=kind("undecodable", path=file)),
-        ):
+        with fmt.open(photos, schema) as reader, refused_as("undecodable", path=file):
             reader.sample(1)
 
 
@@ -107,10 +104,7 @@ def test_a_jpeg_of_too_many_pixels_is_not_decoded(photos, fmt):
     start = stored.index(b"\xff\xc0") + 5  # the frame's header: height and width
     stored[start : start + 4] = struct.pack(">2H", 30_000, 30_000)
     file.write_bytes(stored)
-    with (
-        fmt.open(photos, schema) as reader,
-        pytest.raises(CorruptArtifact, check=kind("too-many-pixels", path=file)),
-    ):
+    with fmt.open(photos, schema) as reader, refused_as("too-many-pixels", path=file):
         reader.sample(1)
 
 
@@ -165,9 +159,8 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(photos, tmp_pat
         add(photos, variant, name="photos", data_dir=data)
     installed, module = registry.is_installed, JPEG_LIBRARIES[word].module
     monkeypatch.setattr(registry, "is_installed", lambda name: name != module and installed(name))
-    with pytest.raises(MissingDependency, check=kind("missing-dependency")) as caught:
+    with refused_as("missing-dependency", MissingDependency, hint=f"pip install 'iobench[{word}]'"):
         add(photos, variant, name="photos", data_dir=data)
-    assert caught.value.hint == f"pip install 'iobench[{word}]'"
     if word == "simplejpeg":
         assert list(missing_libraries(Manifest.load(data / "photos"))) == [variant]  # skipped, by name
 
@@ -180,17 +173,15 @@ def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch,
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setitem(JPEG_LIBRARIES, word, replace(JPEG_LIBRARIES[word], load=broken))
-    with pytest.raises(MissingDependency, check=kind("broken-library")) as caught:
+    with refused_as("broken-library", MissingDependency, found=has("torchvision::nms"), hint=has(hint)):
         jpeg_decoder(word, False)
-    assert "torchvision::nms" in caught.value.found
-    assert hint in caught.value.hint
 
 
 def test_a_decoder_of_whole_images_refuses_to_scale():
     whole = [word for word, library in JPEG_LIBRARIES.items() if not library.dct_scaling]
     assert whole == ["torchvision", "nvimgcodec"]
     for word in whole:
-        with pytest.raises(InvalidOption, check=kind("conflicting-options")):
+        with refused_as("conflicting-options", InvalidOption):
             replace(PILLOW, decoder=word, dct_scaling=True)
 
 

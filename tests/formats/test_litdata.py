@@ -6,7 +6,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from kinds import kind as has_kind
+from kinds import has, refused_as
 from own_library import loaded, run
 from ragged_cases import batch_of, samples
 
@@ -154,20 +154,15 @@ def test_its_own_loader_names_leaves_as_fields(others):
 
 
 def test_leaves_without_dtype_and_shape_are_named(others):
-    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
+    with refused_as("fields-needed", problem=has("leaf nested_raw"), hint=has("--field")):
         LITDATA.infer_schema(others / "same")
-    assert "leaf nested_raw" in caught.value.problem
-    assert "--field" in caught.value.hint
-    with pytest.raises(CorruptArtifact, check=has_kind("encoded-values")) as caught:
+    with refused_as("encoded-values", found=has("pickle")):
         LITDATA.infer_schema(others / "objects", (Field("set", (3,), "uint8"),))
-    assert "pickle" in caught.value.found
 
 
 def test_a_shape_that_changes_at_the_same_size_is_refused(others):
-    with pytest.raises(CorruptArtifact, check=has_kind("unequal-shapes")) as caught:
+    with refused_as("unequal-shapes", problem=has("train_x"), expected=has("float32 (3, 4)")):
         LITDATA.infer_schema(others / "turned", FIELDS)
-    assert "train_x" in caught.value.problem
-    assert "float32 (3, 4)" in caught.value.expected
 
 
 def altered(path, change):
@@ -218,10 +213,9 @@ INVALID = {
 @pytest.mark.parametrize(("change", "cause", "part"), INVALID.values(), ids=INVALID)
 def test_an_invalid_index_is_a_one_line_error(artifact, change, cause, part):
     altered(artifact.path, change)
-    with pytest.raises(CorruptArtifact, check=has_kind(cause)) as error:
+    with refused_as(cause) as error:
         LITDATA.open(artifact.path, SCHEMA).batch(slice(None))
     assert part in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1, 2, 3])  # from the number of samples on

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from kinds import kind
+from kinds import has, refused_as
 from own_library import loaded, run
 from ragged_cases import batch_of
 
@@ -81,10 +81,8 @@ def test_folders_of_streaming_are_read_in_place(others):
         assert_same(batch["label"], rows - 9)
         assert_same(batch["u"], rows.astype("uint16"))
         assert all(isinstance(place, Chunked) for place in reader.placement().values())
-    with pytest.raises(CorruptArtifact, check=kind("fields-needed")) as caught:
+    with refused_as("fields-needed", problem=has("column raw"), hint=has("--field")):
         MDS.infer_schema(others)
-    assert "column raw" in caught.value.problem
-    assert "--field" in caught.value.hint
 
 
 def test_a_flipped_bit_is_detected_by_the_hashes_of_the_index(others, tmp_path):
@@ -93,9 +91,8 @@ def test_a_flipped_bit_is_detected_by_the_hashes_of_the_index(others, tmp_path):
     stored = bytearray(shard.read_bytes())
     stored[-3] ^= 1
     shard.write_bytes(stored)
-    with pytest.raises(CorruptArtifact, check=kind("other-content", path=shard)) as caught:
+    with refused_as("other-content", path=shard, expected=has("sha1")):
         MDS.infer_schema(folder, (Field("label", (), "int64"),))
-    assert "sha1" in caught.value.expected
 
 
 def encode(path, encodings, rows, version=2):
@@ -143,9 +140,8 @@ REFUSED = {
 def test_a_column_without_arrays_of_one_shape_is_refused_by_name(tmp_path, encoding, cause):
     row = pickle.dumps(Bomb(tmp_path / "exploded"))
     path = encode(tmp_path / "a", [encoding], [struct.pack("<I", len(row)) + row])
-    with pytest.raises(CorruptArtifact, check=kind(cause)) as caught:
+    with refused_as(cause, problem=has("c0")) as caught:
         MDS.infer_schema(path)
-    assert "c0" in caught.value.problem
     if encoding != "jpeg":
         assert encoding in caught.value.found
         assert caught.value.hint
@@ -157,7 +153,7 @@ def test_a_column_without_arrays_of_one_shape_is_refused_by_name(tmp_path, encod
 
 def test_bytes_of_several_lengths_are_refused(tmp_path):
     path = encode(tmp_path / "a", ["bytes"], [struct.pack("<I", n) + bytes(n) for n in (4, 4, 8)])
-    with pytest.raises(CorruptArtifact, match="c0", check=kind("unequal-shapes", found="8 bytes")):
+    with refused_as("unequal-shapes", match="c0", found="8 bytes"):
         MDS.infer_schema(path, (Field("c0", (), "float32"),))
 
 
@@ -235,10 +231,9 @@ INVALID = {
 @pytest.mark.parametrize(("change", "cause", "part"), INVALID.values(), ids=INVALID)
 def test_an_invalid_index_is_a_one_line_error(artifact, change, cause, part):
     altered(artifact.path, change)
-    with pytest.raises(CorruptArtifact, check=kind(cause)) as error:
+    with refused_as(cause) as error:
         MDS.open(artifact.path, SCHEMA).batch(slice(None))
     assert part in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1, 2, 3])  # from the number of samples on
@@ -261,5 +256,5 @@ def test_offsets_that_begin_within_their_table_are_corrupt(artifact):
 
 
 def test_samples_too_large_for_its_offsets_are_refused():
-    with pytest.raises(UnsupportedSchema, match=r"4294967296.* video", check=kind("sample-too-large")):
+    with refused_as("sample-too-large", UnsupportedSchema, match=r"4294967296.* video"):
         MDS.check_schema(Schema(2, (Field("video", (1 << 32,), "uint8"),)))

@@ -8,12 +8,12 @@ import pytest
 from conftest import installed_formats
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kinds import kind
-from ragged_cases import LABEL, BatchSource, PictureSource, pictures_of, samples
+from kinds import refused_as
+from ragged_cases import LABEL, BatchSource, PictureSource, assert_reads, pictures_of
 
 import iobench
 from iobench import StreamLoader, formats
-from iobench.base.errors import CorruptArtifact, ManifestError, SourceError, UnsupportedSchema
+from iobench.base.errors import ManifestError, SourceError, UnsupportedSchema
 from iobench.dataset.sources import GeneratedLengths
 from iobench.dataset.verify import verify
 from iobench.formats import Field, Schema, with_extents
@@ -39,18 +39,7 @@ def test_what_was_written_is_read(tmp_path_factory, name, extents):
         path, schema, [{n: a[part] for n, a in batch.items()} for part in (slice(cut), slice(cut, None))]
     )
     with fmt.open(path, schema) as reader:
-        for some in (slice(None), slice(1, 2), slice(1, 1), np.array([1, 0, 1])):
-            rows = np.arange(len(extents))[some]
-            for read in (reader.batch(some), reader.native(some)):
-                assert list(read) == [field.name for field in schema.fields]
-                for field in schema.ragged:
-                    assert samples(read[field.name]) == [samples(batch[field.name])[row] for row in rows]
-                    own = field.extents
-                    assert (read[own.name].dtype.name, read[own.name].shape) == (own.dtype, (len(rows), 2))
-                    assert (np.asarray(read[own.name]) == batch[own.name][rows]).all()
-        for row in range(len(extents)):
-            assert reader.sample(row)["image_extents"].tolist() == list(extents[row])
-            assert reader.sample(row)["image"].tobytes() == samples(batch["image"])[row]
+        assert_reads(reader, batch, slice(None), slice(1, 2), slice(1, 1), np.array([1, 0, 1]))
 
 
 def test_a_schema_shows_the_field_as_one():
@@ -71,7 +60,7 @@ def test_only_the_first_axes_may_vary(shape):
 def test_a_field_of_the_user_s_with_that_name_is_refused():
     with pytest.raises(ValueError, match="image_extents"):
         with_extents((IMAGE, Field("image_extents", (2,), "int32")))
-    with pytest.raises(SourceError, match="image_extents", check=kind("invalid-fields")):
+    with refused_as("invalid-fields", SourceError, match="image_extents"):
         GeneratedLengths((IMAGE, Field("image_extents", (), "int64")), "uniform:1,9", 1000)
 
 
@@ -101,7 +90,7 @@ def test_a_source_without_the_extents_is_refused(tmp_path):
     schema, batch = pictures_of(EXTENTS)
     fields = tuple(field for field in schema.fields if field.name != "image_extents")
     source = BatchSource(Schema(len(EXTENTS), fields, totals=schema.totals), batch)
-    with pytest.raises(SourceError, match="image_extents", check=kind("not-storable")):
+    with refused_as("not-storable", SourceError, match="image_extents"):
         iobench.prepare(source, ["npy"], data_dir=tmp_path)
 
 
@@ -125,7 +114,7 @@ def test_other_extents_in_a_file_are_seen_by_verify(tmp_path, row, changed, wron
 def test_extents_of_another_length_are_refused_by_sample(tmp_path, lie):
     schema, batch = pictures_of(EXTENTS)
     batch["image_extents"][0] = lie
-    with pytest.raises(CorruptArtifact, match="image", check=kind("wrong-extents")):
+    with refused_as("wrong-extents", match="image"):
         iobench.prepare(BatchSource(schema, batch), ["npy"], data_dir=tmp_path)
 
 
@@ -157,5 +146,5 @@ def test_generated_sizes_of_each_axis_are_seeded_and_fill_the_size(tmp_path):
     assert batch["image_extents"].tolist() == [[3, 4], [0, 9], [5, 1]]
     for wrong in ([3, 4], [(3, 4, 5)], [(3, -4)], [(0, 9)], [(1 << 40, 0), (1, 1)]):
         np.save(file, np.array(wrong))
-        with pytest.raises(SourceError, check=kind("invalid-lengths")):
+        with refused_as("invalid-lengths", SourceError):
             GeneratedLengths([IMAGE], f"file:{file}", 0)

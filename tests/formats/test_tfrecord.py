@@ -8,7 +8,7 @@ import crc32c
 import numpy as np
 import pytest
 import torch
-from kinds import kind
+from kinds import has, refused_as
 from own_library import loaded, run
 from ragged_cases import batch_of
 
@@ -148,9 +148,8 @@ def test_tensorflow_and_iobench_read_each_others_files(tmp_path):
 def test_files_of_protobuf_are_read_in_place(others):
     assert TFRECORD.sniff(others)
     assert TFRECORD.sniff(others.parent)
-    with pytest.raises(CorruptArtifact, check=kind("fields-needed", path=others)) as caught:
+    with refused_as("fields-needed", path=others, problem=has("raw")) as caught:
         TFRECORD.infer_schema(others)
-    assert "raw" in caught.value.problem
     for option in ("--field 'train_x=float32[6]'", "--field 'raw=DTYPE[SHAPE]'"):
         assert option in caught.value.hint
     fields = (
@@ -181,20 +180,16 @@ def test_a_feature_of_another_kind_or_length_is_refused_by_name(others):
         (Field("pair", (), "int64"), "unequal-shapes", "1 numbers", "2 numbers"),
         (Field("other", (), "int64"), "corrupt-artifact", "features other", "raw"),
     ]:
-        with pytest.raises(CorruptArtifact, check=kind(cause)) as caught:
+        with refused_as(cause, expected=has(expected), found=has(found)) as caught:
             TFRECORD.infer_schema(others, (field,))
-        assert expected in caught.value.expected
-        assert found in caught.value.found
         assert field.name in str(caught.value)
 
 
 def test_lengths_that_differ_are_refused_with_a_hint(tmp_path):
     code = WRITE.replace("np.full(4, row", "np.full(4 + row % 2, row")
     run("google.protobuf", code, tmp_path / "a.tfrecord")
-    with pytest.raises(CorruptArtifact, check=kind("unequal-shapes", found="10 bytes")) as caught:
+    with refused_as("unequal-shapes", found="10 bytes", problem=has("raw of sample 1"), hint=has("pad")):
         TFRECORD.infer_schema(tmp_path / "a.tfrecord", (Field("raw", (4,), "uint16"),))
-    assert "raw of sample 1" in caught.value.problem
-    assert "pad" in caught.value.hint
 
 
 def test_a_feature_that_only_later_records_have_is_not_lost(tmp_path):
@@ -202,7 +197,7 @@ def test_a_feature_that_only_later_records_have_is_not_lost(tmp_path):
     code = WRITE.replace('feature["pair"]', late).replace('feature["raw"]', "if False: feature['raw']")
     run("google.protobuf", code, tmp_path / "train-00000-of-00001")
     assert TFRECORD.sniff(tmp_path)
-    with pytest.raises(CorruptArtifact, match=r"record 7 .* pair", check=kind("fields-differ")):
+    with refused_as("fields-differ", match=r"record 7 .* pair"):
         TFRECORD.infer_schema(tmp_path)
     schema = TFRECORD.infer_schema(tmp_path, (Field("label", (), "int64"),))
     assert schema.samples == 300
@@ -235,7 +230,7 @@ def lists(tmp_path_factory):
 
 
 def test_lists_of_several_lengths_are_samples_of_several_lengths(lists):
-    with pytest.raises(CorruptArtifact, check=kind("fields-needed")) as caught:
+    with refused_as("fields-needed") as caught:
         TFRECORD.infer_schema(lists)
     for option in ("--field 'audio=float32[*]'", "--field 'ids=int64[*]'", "--field 'text=DTYPE[*]'"):
         assert option in caught.value.hint
@@ -272,9 +267,8 @@ def test_streamloader_delivers_lists_of_several_lengths(lists, tmp_path):
 
 def test_a_list_of_half_samples_is_refused(lists):
     for field in (Field("audio", (VARIES, 2), "float32"), Field("ids", (VARIES, 2), "int64")):
-        with pytest.raises(CorruptArtifact, check=kind("unequal-shapes")) as caught:
+        with refused_as("unequal-shapes", expected=has("a multiple of")):
             TFRECORD.infer_schema(lists, (field,))
-        assert "a multiple of" in caught.value.expected
 
 
 def test_protobuf_reads_samples_of_several_lengths(tmp_path):
@@ -304,7 +298,7 @@ def test_a_changed_sample_of_any_length_is_detected(tmp_path, names):
     with TFRECORD.open(tmp_path / "a", schema) as reader:
         reader.batch(np.array([0, 1, 3]))
         for read in (reader.sample, lambda row: reader.batch([row])):
-            with pytest.raises(CorruptArtifact, check=kind("wrong-checksum")):
+            with refused_as("wrong-checksum"):
                 read(2)
 
 
@@ -315,10 +309,7 @@ def test_every_flipped_bit_is_detected(tmp_path):
     for place in range(0, len(stored), 13):
         file.write_bytes(stored[:place] + bytes([stored[place] ^ 1 << place % 8]) + stored[place + 1 :])
         assert read_all(TFRECORD, artifact.path, SCHEMA) is None
-    with (
-        TFRECORD.open(artifact.path, SCHEMA) as reader,
-        pytest.raises(CorruptArtifact, check=kind("wrong-checksum")),
-    ):
+    with TFRECORD.open(artifact.path, SCHEMA) as reader, refused_as("wrong-checksum"):
         list(map(reader.sample, range(23)))
 
 
@@ -328,9 +319,8 @@ def test_a_wrong_length_is_corrupt(tmp_path):
         (tmp_path / "a.tfrecord").write_bytes(
             head + struct.pack("<I", masked(crc32c.crc32c(head))) + bytes(50)
         )
-        with pytest.raises(CorruptArtifact, check=kind("truncated", found="62 bytes")) as caught:
+        with refused_as("truncated", found="62 bytes", expected=has(str(size))):
             TFRECORD.infer_schema(tmp_path / "a.tfrecord")
-        assert str(size) in caught.value.expected
 
 
 def record(data):
@@ -360,13 +350,12 @@ def test_an_invalid_example_is_corrupt(tmp_path, data):
 def test_compressed_records_are_named(tmp_path):
     (tmp_path / "a.tfrecord").write_bytes(gzip.compress(bytes(1 << 20)))
     assert not TFRECORD.sniff(tmp_path)
-    with pytest.raises(CorruptArtifact, check=kind("compressed", path=tmp_path / "a.tfrecord")) as caught:
+    with refused_as("compressed", path=tmp_path / "a.tfrecord", hint=has()):
         TFRECORD.infer_schema(tmp_path)
-    assert caught.value.hint
 
 
 def test_samples_too_large_for_a_protocol_buffer_are_refused():
-    with pytest.raises(UnsupportedSchema, match=r"3000000000.* video", check=kind("sample-too-large")):
+    with refused_as("sample-too-large", UnsupportedSchema, match=r"3000000000.* video"):
         TFRECORD.check_schema(Schema(2, (Field("video", (3_000_000_000,), "uint8"),)))
 
 
@@ -388,5 +377,5 @@ def test_a_record_of_a_later_piece_is_named_by_its_number(tmp_path, pieces_of_tw
     (longer,) = store(TFRECORD, tmp_path / "b", other).path.glob("*.tfrecord")
     folder = store(TFRECORD, tmp_path / "a", five).path
     (folder / "z.tfrecord").write_bytes(longer.read_bytes())
-    with pytest.raises(CorruptArtifact, match="x of sample 5 has", check=kind("unequal-shapes")):
+    with refused_as("unequal-shapes", match="x of sample 5 has"):
         TFRECORD.infer_schema(folder, five.fields)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kinds import complaint_kind, kind
+from kinds import complaint_kind, has, refused_as
 
 import iobench
 from iobench import formats, open_source
-from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema
+from iobench.base.errors import InvalidOption, UnsupportedSchema
 from iobench.contrib.formats.tokens import HEADER_BYTES
 from iobench.formats import Field, Schema
 from iobench.testing.cases import assert_rows, assert_same
@@ -69,7 +69,7 @@ def test_windows_of_any_length_and_stride(name, count, window, data, dtype):
     with tempfile.TemporaryDirectory() as folder:
         file = WRITERS[name](Path(folder), tokens)
         if count < window:
-            with pytest.raises(CorruptArtifact, check=kind("too-few-tokens", path=file, found=count)):
+            with refused_as("too-few-tokens", path=file, found=count):
                 fmt.infer_schema(file)
             return
         expected = {"tokens": np.lib.stride_tricks.sliding_window_view(tokens, window)[::step]}
@@ -102,22 +102,22 @@ def test_windows_that_overlap_are_written_as_the_file_that_they_come_from(name, 
     for row, place in ((0, 18), (6, 3)):  # within a batch, and between two
         other = windows.copy()
         other[row, place] += 1
-        with pytest.raises(UnsupportedSchema, check=kind("windows-differ")):
+        with refused_as("windows-differ", UnsupportedSchema):
             fmt.write(tmp_path / f"b{row}", schema, ({"tokens": part} for part in (other[:6], other[6:])))
 
 
 def test_only_windows_of_tokens_are_written():
     for shapes in ([()], [(4, 2)], [(4,), (4,)]):
         fields = tuple(Field(f"x{number}", shape, "uint16") for number, shape in enumerate(shapes))
-        with pytest.raises(UnsupportedSchema, check=kind("not-windows")):
+        with refused_as("not-windows", UnsupportedSchema):
             TOKENS.check_schema(Schema(3, fields))
     schema = Schema(3, (Field("x", (4,), "uint16"),))
     for options in ({"stride": 5}, {"window": 5}):
-        with pytest.raises(UnsupportedSchema, check=kind("not-windows")):
+        with refused_as("not-windows", UnsupportedSchema):
             formats.get("tokens", **options).check_schema(schema)
-    with pytest.raises(UnsupportedSchema, check=kind("unsupported-dtype", found="uint16")):
+    with refused_as("unsupported-dtype", UnsupportedSchema, found="uint16"):
         formats.get("tokens", dtype="uint32").check_schema(schema)
-    with pytest.raises(InvalidOption, check=kind("conflicting-options")):
+    with refused_as("conflicting-options", InvalidOption):
         formats.get("tokens", window=9, stride=10)
 
 
@@ -137,9 +137,8 @@ CONTENTS = {
 def test_the_dtype_is_inferred_only_where_one_alone_fits(tokens, dtype, tmp_path):
     file = as_nanogpt(tmp_path, tokens)
     if dtype is None:
-        with pytest.raises(CorruptArtifact, check=kind("unknown-dtype", path=file)) as error:
+        with refused_as("unknown-dtype", path=file, hint=has("dtype=")):
             TOKENS.infer_schema(file)
-        assert "dtype=" in error.value.hint
         assert not TOKENS.sniff(file)
     else:
         schema = TOKENS.infer_schema(file)
@@ -182,12 +181,12 @@ def test_a_file_with_the_header_of_llm_c_is_read_after_it(magic, version, dtype,
         windows = np.lib.stride_tricks.sliding_window_view(tokens, 11)[::10]
         assert_rows(reader.batch(slice(None)), {"tokens": windows}, slice(None))
         assert_placements(reader, {"tokens": windows})
-    with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact", path=file)):
+    with refused_as("corrupt-artifact", path=file):
         formats.get("tokens", window=11, dtype="uint8").open(
             file, Schema(schema.samples, (Field("tokens", (11,), "uint8"),))
         )
     file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact", path=file)):
+    with refused_as("corrupt-artifact", path=file):
         fmt.infer_schema(file)
 
 
@@ -206,7 +205,7 @@ def test_an_npy_file_of_tokens_is_read_after_its_header(dtype, tmp_path, inside)
     assert (note.kind, note.values) == ("single-numbers", {"samples": 1100, "dtype": dtype})
     assert formats.get("npy").notes(file, formats.get("npy").infer_schema(file)) == [note]
     np.save(file, tokens.reshape(-1, 2))
-    with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact", path=file)):
+    with refused_as("corrupt-artifact", path=file):
         fmt.infer_schema(file)
 
 
@@ -215,9 +214,8 @@ def test_megatron_is_recognized_by_its_index(tmp_path):
     index = file.with_suffix(".idx")
     assert MEGATRON.sniff(file)
     assert MEGATRON.sniff(index)
-    with pytest.raises(CorruptArtifact, check=kind("index-file", path=index)) as error:
+    with refused_as("index-file", path=index, hint=has(str(file))):
         MEGATRON.infer_schema(index)
-    assert str(file) in error.value.hint
     fmt = formats.get("megatron", window=5)
     schema = fmt.infer_schema(file)
     assert {n.kind: n.values.get("documents") for n in fmt.notes(file, schema)} == {
@@ -228,7 +226,7 @@ def test_megatron_is_recognized_by_its_index(tmp_path):
     assert not MEGATRON.sniff(file)
     index.unlink()
     assert not MEGATRON.sniff(file)
-    with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact", path=index)):
+    with refused_as("corrupt-artifact", path=index):
         fmt.open(file, schema)
 
 
@@ -272,12 +270,10 @@ def test_an_index_that_lies_is_one_clear_error(change, tmp_path):
     schema, index = fmt.infer_schema(file), file.with_suffix(".idx")
     index.write_bytes(change(index.read_bytes()))
     for refuse in (fmt.infer_schema, lambda path: (fmt.check(path, schema), fmt.open(path, schema))):
-        with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact")) as error:
+        with refused_as("corrupt-artifact", expected=has()) as error:
             refuse(file)
         assert Path(error.value.path) in (index, file)
-        assert error.value.expected
         assert error.value.found is not None
-        assert "\n" not in str(error.value)
 
 
 def test_tokens_are_added_prepared_and_measured_as_one_types_it(tmp_path, inside):

@@ -7,7 +7,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from kinds import kind as has_kind
+from kinds import has, refused_as
 from ragged_cases import batch_of
 from record_cases import delivered
 
@@ -87,9 +87,8 @@ def others(tmp_path_factory):
 def test_shards_of_webdataset_are_read_in_place(others):
     assert WEBDATASET.sniff(others)
     expected = np.arange(12, dtype="float32").reshape(3, 4) + np.arange(50, dtype="float32")[:, None, None]
-    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
+    with refused_as("fields-needed", problem=has(".raw")):
         WEBDATASET.infer_schema(others)
-    assert ".raw" in caught.value.problem
     fields = (Field("input_x", (3, 4), "float32"), Field("cls", (), "int64"), Field("raw", (12,), "float32"))
     schema = WEBDATASET.infer_schema(others, fields)
     assert schema == Schema(50, fields)
@@ -156,7 +155,7 @@ def test_a_pax_header_of_another_length_is_corrupt(tmp_path, length):
             info = tarfile.TarInfo(name)
             info.size, info.type = len(content), kind
             archive.addfile(info, io.BytesIO(content))
-    with pytest.raises(CorruptArtifact, match="pax header", check=has_kind("corrupt-artifact", path=path)):
+    with refused_as("corrupt-artifact", match="pax header", path=path):
         WEBDATASET.infer_schema(path)
 
 
@@ -188,10 +187,8 @@ REFUSED = {
 @pytest.mark.parametrize(("change", "cause", "found"), REFUSED.values(), ids=REFUSED)
 def test_members_other_than_regular_files_inside_are_refused(tmp_path, change, cause, found):
     path = pack(tmp_path / "a.tar", FILES, change)
-    with pytest.raises(CorruptArtifact, check=has_kind(cause, path=path)) as error:
+    with refused_as(cause, path=path, found=has(found)):
         WEBDATASET.infer_schema(path)
-    assert found in error.value.found
-    assert "\n" not in str(error.value)
 
 
 OTHER_SAMPLES = {
@@ -214,14 +211,14 @@ OTHER_SAMPLES = {
 
 @pytest.mark.parametrize(("more", "cause", "part"), OTHER_SAMPLES.values(), ids=OTHER_SAMPLES)
 def test_samples_that_differ_are_refused(tmp_path, more, cause, part):
-    with pytest.raises(CorruptArtifact, check=has_kind(cause)) as error:
+    with refused_as(cause) as error:
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", dict(sorted((FILES | more).items()))))
     assert part in str(error.value)
 
 
 def test_a_file_that_some_samples_lack_is_left_out_by_the_option_of_the_hint(tmp_path):
     path = pack(tmp_path / "a.tar", {"000.cls": b"1"} | FILES)
-    with pytest.raises(CorruptArtifact, check=has_kind("missing-files", path=path)) as error:
+    with refused_as("missing-files", path=path) as error:
         WEBDATASET.infer_schema(path)
     assert error.value.hint.endswith(": --field 'x=int16[3]'")
     x = Field("x", (3,), "int16")
@@ -281,9 +278,8 @@ def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
 def test_images_of_another_size_or_mode_are_refused_by_name(tmp_path, sizes, mode, cause, row, found):
     files, _ = pictures("jpg", sizes, mode)
     path = pack(tmp_path / "a.tar", files)
-    with pytest.raises(CorruptArtifact, check=has_kind(cause, path=path, found=found)) as caught:
+    with refused_as(cause, path=path, found=found, problem=has(f"jpg of sample {row}")) as caught:
         WEBDATASET.infer_schema(path)
-    assert f"jpg of sample {row}" in caught.value.problem
     if cause == "unequal-shapes":
         assert caught.value.expected == "(4, 5, 3)"
         assert caught.value.hint.endswith("--field 'jpg=uint8[*]' --field cls=int64")
@@ -343,19 +339,17 @@ def test_webdataset_reads_samples_of_several_lengths(tmp_path):
 def test_the_hint_lists_the_options_for_files_that_do_not_describe_themselves(tmp_path):
     files = pictures("png")[0] | {f"{row:06d}.json": b"{}" + b" " * row for row in range(4)}
     path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
-    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed", path=path)) as caught:
+    with refused_as("fields-needed", path=path, problem=has(".json")) as caught:
         WEBDATASET.infer_schema(path)
-    assert ".json" in caught.value.problem
     assert "--field cls=int64 --field 'png=uint8[4,5,3]'" in caught.value.hint
     path = pack(
         tmp_path / "b.tar", {f"{row}.{name}": bytes(8) for row in range(3) for name in ("raw", "npz")}
     )
-    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
+    with refused_as("fields-needed", hint=has("8 bytes")) as caught:
         WEBDATASET.infer_schema(path)
-    assert "8 bytes" in caught.value.hint
     assert caught.value.hint.endswith("--field 'raw=DTYPE[SHAPE]'")
     path = pack(tmp_path / "c.tar", {f"{row}.txt": bytes(row + 1) for row in range(3)})
-    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
+    with refused_as("fields-needed") as caught:
         WEBDATASET.infer_schema(path)
     assert caught.value.hint.endswith("--field 'txt=uint8[*]'")
 
@@ -375,9 +369,8 @@ def test_an_option_that_differs_from_the_data_is_refused(tmp_path, field, found,
     files = pictures("png")[0] | {f"000{name}": content for name, content in FILES.items()}
     files |= {f"{row:06d}.raw": bytes(3) for row in range(4)}
     path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
-    with pytest.raises(CorruptArtifact, check=has_kind("fields-differ", path=path, found=found)) as caught:
+    with refused_as("fields-differ", path=path, found=found, problem=has(field.typed)) as caught:
         WEBDATASET.infer_schema(path, (field,))
-    assert field.typed in caught.value.problem
     assert caught.value.hint.endswith(hint)
     if field.name == "raw":
         assert caught.value.expected == "4 bytes"
@@ -392,26 +385,21 @@ def test_a_damaged_or_replaced_image_is_corrupt(tmp_path):
         path = pack(tmp_path / "b.tar", files | {"000002.jpg": content})
         with WEBDATASET.open(path, schema) as reader:
             reader.sample(1)
-            with pytest.raises(CorruptArtifact, check=has_kind("corrupt-artifact", path=path)) as caught:
+            with refused_as("corrupt-artifact", path=path, expected=has("jpg of sample 2", "5 x 4")):
                 reader.sample(2)
-            assert "jpg of sample 2" in caught.value.expected
-            assert "5 x 4" in caught.value.expected
 
 
 def test_images_of_other_types_are_refused_with_a_hint(tmp_path):
     files = {f"{row:03d}.webp": b"RIFF" for row in range(3)}
-    with pytest.raises(CorruptArtifact, match=r"\.webp", check=has_kind("unsupported-image")) as caught:
+    with refused_as("unsupported-image", match=r"\.webp", hint=has("PNG", "JPEG")):
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
-    assert "PNG" in caught.value.hint
-    assert "JPEG" in caught.value.hint
 
 
 def test_compressed_shards_are_named(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(bytes(1 << 20)))
     assert not WEBDATASET.sniff(tmp_path)
-    with pytest.raises(CorruptArtifact, check=has_kind("compressed", path=tmp_path / "a.tar.gz")) as caught:
+    with refused_as("compressed", path=tmp_path / "a.tar.gz", hint=has(".tar")):
         WEBDATASET.infer_schema(tmp_path)
-    assert ".tar" in caught.value.hint
 
 
 def test_two_suffixes_with_similar_names_are_two_fields(tmp_path):
@@ -425,7 +413,7 @@ def test_two_suffixes_with_similar_names_are_two_fields(tmp_path):
 
 def test_a_suffix_with_and_without_npy_is_refused(tmp_path):
     files = {f"{row}.{name}": npy(np.zeros(2)) for row in range(3) for name in ("a", "a.npy")}
-    with pytest.raises(CorruptArtifact, match="a", check=has_kind("name-clash")):
+    with refused_as("name-clash", match="a"):
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 
@@ -449,10 +437,7 @@ def test_names_that_differ_only_in_case_are_stored_with_a_number(tmp_path):
 def test_text_in_place_of_an_integer_is_corrupt(tmp_path):
     path = pack(tmp_path / "a.tar", {"0.cls": b"7", "1.cls": b"cat"})
     schema = WEBDATASET.infer_schema(path)
-    with (
-        pytest.raises(CorruptArtifact, check=has_kind("not-a-number", path=path)) as caught,
-        WEBDATASET.open(path, schema) as reader,
-    ):
+    with refused_as("not-a-number", path=path) as caught, WEBDATASET.open(path, schema) as reader:
         reader.batch(slice(None))
     assert "cls of sample 1" in caught.value.expected
 
@@ -462,9 +447,8 @@ def test_a_header_with_a_size_beyond_the_file_is_corrupt(tmp_path):
     stored = bytearray(path.read_bytes())
     stored[124:136] = b"\x80" + (1 << 60).to_bytes(11, "big")
     path.write_bytes(stored)
-    with pytest.raises(CorruptArtifact, check=has_kind("wrong-checksum", path=path)) as caught:
+    with refused_as("wrong-checksum", path=path, expected=has("byte 0")):
         WEBDATASET.infer_schema(path)
-    assert "byte 0" in caught.value.expected
 
 
 @pytest.mark.parametrize(
@@ -479,11 +463,8 @@ def test_a_header_with_a_size_beyond_the_file_is_corrupt(tmp_path):
 def test_a_truncated_archive_is_reported_as_such(tmp_path, left, expected, found):
     path = pack(tmp_path / "a.tar", FILES)
     os.truncate(path, left)
-    with pytest.raises(CorruptArtifact, check=has_kind("truncated", path=path)) as caught:
+    with refused_as("truncated", path=path, expected=has(expected), found=has(found), hint=has()):
         WEBDATASET.infer_schema(path)
-    assert expected in caught.value.expected
-    assert found in caught.value.found
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize("piece", [1, 1 << 16])
@@ -536,7 +517,7 @@ def test_images_of_any_size_are_scaled_as_in_a_folder(tmp_path, options):
             kinds = [note.kind for note in fmt.notes(path, schema)]
             assert kinds == ["other-pixels"] * (not fmt.lossless)
     assert_same(*read)
-    with pytest.raises(UnsupportedSchema, check=has_kind("read-only-variant")):
+    with refused_as("read-only-variant", UnsupportedSchema):
         fmt.check_schema(schema)
 
 
@@ -546,7 +527,7 @@ def test_a_damaged_image_of_any_size_is_named_with_its_sample(tmp_path):
     fmt = formats.parse("webdataset:shape=3x20x16")
     with fmt.open(path, fmt.infer_schema(path)) as reader:
         reader.sample(1)
-        with pytest.raises(CorruptArtifact, check=has_kind("undecodable", path=path)) as caught:
+        with refused_as("undecodable", path=path) as caught:
             reader.sample(2)
     assert "jpg of sample 2" in caught.value.problem
 
@@ -563,9 +544,8 @@ def test_every_loader_delivers_scaled_images(tmp_path):
 
 def test_shards_are_a_source_at_a_sample_shape(tmp_path):
     path = pack(tmp_path / "a.tar", pictures("jpg", SIZES)[0])
-    with pytest.raises(SourceError, check=has_kind("unequal-shapes")) as caught:
+    with refused_as("unequal-shapes", SourceError, hint=has("--sample-shape")):
         open_source(path)
-    assert "--sample-shape" in caught.value.hint
     source = open_source(path, (3, 20, 16))
     own, faster = source.in_place()[1], source.other_decoders()
     assert (own, source.decodes) == ("webdataset:shape=3x20x16", True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kinds import complaint_kind, kind
+from kinds import complaint_kind, refused_as
 
 import iobench
 from iobench import RunOptions, formats
@@ -90,7 +90,7 @@ def test_a_file_that_is_too_short_is_an_error(kvikio, tmp_path):
     with opened as epochs:
         for file in kvikio.opened:
             os.truncate(f"/proc/self/fd/{file.descriptor}", 100)
-        with pytest.raises(LoaderFailed, check=kind("truncated")):
+        with refused_as("truncated", LoaderFailed):
             list(epochs.epoch(rows))
 
 
@@ -100,7 +100,7 @@ def test_posix_mode_is_set_in_the_library(kvikio, tmp_path):
 
 
 def test_encoded_values_are_refused(kvikio, tmp_path):
-    with pytest.raises(LoaderFailed, check=kind("encoded-values")):
+    with refused_as("encoded-values", LoaderFailed):
         read(tmp_path, "hdf5:compression=gzip")
 
 
@@ -114,7 +114,7 @@ def test_the_available_mode_is_recorded_in_the_options(kvikio, monkeypatch, comp
     assert loaders.get("gds").on("cuda:0").options == {"mode": mode}
     assert loaders.get("gds").on("cpu").options == {"mode": "posix"}
     if mode == "posix":
-        with pytest.raises(InvalidSettings, check=kind("gds-inactive"), match="cuda:0"):
+        with refused_as("gds-inactive", InvalidSettings, match="cuda:0"):
             loaders.parse("gds:mode=gpudirect").on("cuda:0")
 
 
@@ -127,7 +127,7 @@ def test_posix_mode_is_recorded_with_a_warning(kvikio, tmp_path, images):
 
 
 def test_without_kvikio_the_hint_is_the_pip_command(inside, images):
-    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint=PIP)):
+    with refused_as("missing-dependency", MissingDependency, hint=PIP):
         loaders.parse("gds")
     done = inside("run", "--loader", "gds", "--data-dir", images.root.parent)
     assert complaint_kind(done, 1) == "missing-dependency"
@@ -139,5 +139,5 @@ def test_a_library_that_cannot_be_imported_is_one_error(tmp_path, monkeypatch):
         "raise ImportError('libcuda.so.1: cannot open shared object file: No such file or directory')"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InvalidSettings, check=kind("cannot-import"), match=r"libcuda\.so\.1: "):
+    with refused_as("cannot-import", InvalidSettings, match=r"libcuda\.so\.1: "):
         loaders.parse("gds").on("cuda:0")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import damage
-from kinds import kind
+from kinds import kind, refused_as
 from plugin_cases import PACKAGE, installed, made
 
 import iobench
@@ -211,11 +211,11 @@ def test_without_its_library_the_error_has_the_pip_command(package, images, monk
     import iobench_tape
 
     monkeypatch.setattr(iobench_tape.Tape, "modules", ("numpy", "no_such_library"))
-    with pytest.raises(MissingDependency, check=kind("missing-dependency")) as error:
+    with refused_as("missing-dependency", MissingDependency) as error:
         loaders.parse("tape")
     assert error.value.hint.split() == ["pip", "install", "no_such_library"]
     assert {one["name"]: one["usable"] for one in loaders.describe()}["tape"] == str(error.value)
-    with pytest.raises(MissingDependency, check=kind("missing-dependency")):
+    with refused_as("missing-dependency", MissingDependency):
         skipped_of(images, "tape", "native")
 
 
@@ -225,7 +225,7 @@ def test_a_folder_of_its_librarys_name_is_not_the_library(package, tmp_path, mon
     (tmp_path / "no_such_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(iobench_tape.Tape, "modules", ("no_such_library",))
-    with pytest.raises(MissingDependency, match="no_such_library", check=kind("missing-dependency")):
+    with refused_as("missing-dependency", MissingDependency, match="no_such_library"):
         loaders.parse("tape")
 
 
@@ -258,7 +258,7 @@ def test_a_broken_one_is_reported_and_affects_no_other(tmp_path, monkeypatch, im
     folder.mkdir()
     made(folder, "bad-loaders", {"iobench.loaders": {"bad": "bad_loader:Bad"}}, bad_loader="1 / 0")
     monkeypatch.syspath_prepend(folder)
-    with pytest.raises(BrokenPlugin, match="ZeroDivisionError", check=kind("broken-plugin")):
+    with refused_as("broken-plugin", BrokenPlugin, match="ZeroDivisionError"):
         loaders.parse("bad")
     assert {one["name"]: one["usable"] for one in loaders.describe()}["native"] == "yes"
     assert not run(images, tmp_path, "native").failures

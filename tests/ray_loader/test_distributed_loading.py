@@ -3,7 +3,7 @@
 from copy import deepcopy
 
 import pytest
-from kinds import kind
+from kinds import refused_as
 
 from iobench import studies
 from iobench.base.errors import MissingDependency
@@ -73,9 +73,7 @@ def test_equivalence_of_accuracies_is_decided_over_seeds(others, expected):
 
 def test_without_ray_the_hint_is_the_pip_command(monkeypatch, tmp_path):
     monkeypatch.setattr(ray_runtime, "installed", lambda: False)
-    with pytest.raises(
-        MissingDependency, check=kind("missing-dependency", hint="pip install 'iobench[ray]'")
-    ):
+    with refused_as("missing-dependency", MissingDependency, hint="pip install 'iobench[ray]'"):
         studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 import psutil
 import pytest
-from kinds import kind
+from kinds import refused_as
 
 from iobench import formats
 from iobench.base.errors import InvalidOption, IobenchError
@@ -42,7 +42,7 @@ def test_a_missing_artifact_is_one_error_without_an_actor(cluster, artifact):
 
 def test_at_least_one_actor_is_required():
     pytest.importorskip("ray")
-    with pytest.raises(InvalidOption, check=kind("invalid-value"), match="num_workers"):
+    with refused_as("invalid-value", InvalidOption, match="num_workers"):
         loaders.parse("ray:num_workers=0")
 
 

@@ -24,7 +24,7 @@ from iobench.base.errors import CorruptArtifact, InvalidSettings, UnsupportedSch
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
+from iobench.contrib.formats.shared.external import as_options, check_lengths, first_true, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps
 from iobench.contrib.formats.shared.record_writer import refuse_large, sample_bytes
 from iobench.contrib.formats.shared.records import (
@@ -225,9 +225,8 @@ class Beton(RecordSource):
             named = metadata.dtype.names
             pointer = metadata if named is None else metadata["ptr" if "ptr" in named else "data_ptr"]
             begin, size = pointer.astype(np.int64), self._bytes_of(field, own, metadata, pointer)
-            wrong = np.flatnonzero((begin < 0) | (size < 0) | (begin > len(self.maps[0]) - size))
-            if wrong.size:
-                row = int(wrong[0])
+            row = first_true((begin < 0) | (size < 0) | (begin > len(self.maps[0]) - size))
+            if row is not None:
                 expected = f"{field.name} of sample {row} within {len(self.maps[0]):,} bytes"
                 raise corrupt(self.path, expected, f"{size[row]:,} bytes at {begin[row]:,}")
             encoded = self._is_image(own) and not field.is_ragged and self._encoded(field, own, metadata)
@@ -273,12 +272,11 @@ class Beton(RecordSource):
             size: Index = table["size"][at].astype(np.int64)
             pixels = metadata["width"].astype(np.int64) * metadata["height"] * 3
             bad = (metadata["mode"] > RAW) | (pixels == 0) | ((metadata["mode"] == RAW) & (pixels != size))
-            if (wrong := np.flatnonzero(bad)).size:
-                row = int(wrong[0])
+            if (odd := first_true(bad)) is not None:
                 expected = (
-                    f"{field.name} of sample {row} as a JPEG file, or as {pixels[row]:,} bytes of pixels"
+                    f"{field.name} of sample {odd} as a JPEG file, or as {pixels[odd]:,} bytes of pixels"
                 )
-                raise corrupt(self.path, expected, f"mode {metadata['mode'][row]} in {size[row]:,} bytes")
+                raise corrupt(self.path, expected, f"mode {metadata['mode'][odd]} in {size[odd]:,} bytes")
             return size
         if metadata.dtype.names is not None:
             return np.asarray(metadata["size"].astype(np.int64))

@@ -42,8 +42,8 @@ from iobench.formats.folders import NOT_READ
 
 LOADER, TOKENS_LOADER = "PyTreeLoader", "TokensLoader"
 # litdata's numbers of NumPy's and torch's dtypes; two numbers of a torch dtype are synonyms
-NUMPY = dict.fromkeys("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(), 0)
-NUMPY = {name: number for number, name in enumerate([*NUMPY, "complex64", "complex128", "bool"])}
+INTEGERS, OTHERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64", "float16 float32 float64"
+NUMPY = {n: number for number, n in enumerate(f"{INTEGERS} {OTHERS} complex64 complex128 bool".split())}
 TORCH = {
     "float32": (0, 1),
     "float64": (2, 3),
@@ -307,7 +307,7 @@ def _prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
     if kind == "tensor" and field.dtype in TORCH:  # litdata writes the last of the numbers
         shape = _shape(field, 0)
         return struct.pack(f">{2 + len(shape)}I", TORCH[field.dtype][-1], len(shape), *shape)
-    known = {"no_header_numpy": NUMPY_NAMES, "no_header_tensor": TORCH_NAMES}.get(kind)
+    known = TOKENS.get(kind)
     dtype = SCALARS.get(kind) if known is None else known.get(int(number) if number.isdigit() else -1)
     if known is None and kind not in (*SCALARS, "bytes"):
         raise _refused(path, name, kind)
@@ -326,7 +326,11 @@ def _field_of(path: Path, name: str, kind: str, stored: bytes) -> Field:
     if kind in SCALARS:
         return Field(name, (), SCALARS[kind])
     if kind in ("numpy", "tensor"):
-        code, shape = _header(path, name, "<" if kind == "numpy" else ">", stored)
+        order = "<" if kind == "numpy" else ">"
+        code, axes = struct.unpack_from(f"{order}2I", stored.ljust(8, b"\xff"))
+        if axes > MOST_AXES or len(stored) < 8 + 4 * axes:
+            raise corrupt(path, f"dtype and shape of leaf {name} in the first sample", f"{axes} axes")
+        shape = struct.unpack_from(f"{order}{axes}I", stored, 8)
     elif kind in ("no_header_numpy", "no_header_tensor") and number.isdigit():
         code, shape = int(number), None
     else:
@@ -349,13 +353,6 @@ def _refused(path: Path, name: str, kind: str) -> CorruptArtifact:
         found=f"litdata's type {kind}",
         hint=HINTS.get(kind, f"decode it, and {FIXED}"),
     )
-
-
-def _header(path: Path, name: str, order: str, stored: bytes) -> tuple[int, tuple[int, ...]]:
-    dtype, axes = struct.unpack_from(f"{order}2I", stored.ljust(8, b"\xff"))
-    if axes > MOST_AXES or len(stored) < 8 + 4 * axes:
-        raise corrupt(path, f"dtype and shape of leaf {name} in the first sample", f"{axes} axes")
-    return dtype, struct.unpack_from(f"{order}{axes}I", stored, 8)
 
 
 def _leaf_names(path: Path, spec: object) -> list[str]:

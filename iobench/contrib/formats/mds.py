@@ -150,21 +150,25 @@ class MdsShards(OffsetShards):
         """
         fields = []
         for name, own in fields_by_name(self.path, self.stored).items():
-            known = self._known(own) if self.stored[own] not in IMAGES else Field("x", (1, 1), "uint8")
-            shape = known.shape
+            field = Field(name, (1, 1), "uint8") if self.stored[own] in IMAGES else self._known(own)
+            shape = field.shape
             if self.stored[own] in IMAGES:
-                images = Field(name, (1, 1), "uint8")
-                shape = self._images(records, images, super().columns(records, [images])).shape(0)
-            fields.append(Field(name, shape, known.dtype))
+                shape = self._images(records, field, super().columns(records, [field])).shape(0)
+            fields.append(Field(name, shape, field.dtype))
         return tuple(fields)
 
     def column(self, name: str, field: Field | None) -> ShardColumn:
         """Return a column, which holds a field if one is given; CorruptArtifact if it holds another."""
-        known = _known_size(self.stored[name])
+        encoding, encoded = self.stored[name], field is not None and self.stored[name] in IMAGES
         if field is not None:
-            self._compare(name, field)
-        size = None if known is None else known.sample_bytes
-        return ShardColumn(size, field, encoded=field is not None and self.stored[name] in IMAGES)
+            asked = f"column {name} as {field.dtype} {field.shape}"
+            if encoded and not field.is_image:
+                raise corrupt(self.path, asked, f"images, {encoding}")
+            if not encoded and encoding != "bytes":
+                known, dtype = self._known(name), "uint8" if field.dtype == "bool" else field.dtype
+                if (known.dtype, known.shape) != (dtype, field.shape):
+                    raise corrupt(self.path, asked, encoding)
+        return ShardColumn(_bytes_of(encoding), field, encoded=encoded)
 
     def columns(
         self, records: Records, fields: Sequence[Field], thorough: bool = False
@@ -201,16 +205,6 @@ class MdsShards(OffsetShards):
             raise CorruptArtifact(problem, kind, self.path, found=f"encoding {self.stored[name]}", hint=hint)
         return known
 
-    def _compare(self, name: str, field: Field) -> None:
-        encoding = self.stored[name]
-        if encoding in IMAGES and not field.is_image:
-            raise corrupt(self.path, f"column {name} as {field.dtype} {field.shape}", f"images, {encoding}")
-        if encoding not in ("bytes", *IMAGES):
-            known = self._known(name)
-            dtype = "uint8" if field.dtype == "bool" else field.dtype
-            if (known.dtype, known.shape) != (dtype, field.shape):
-                raise corrupt(self.path, f"column {name} as {field.dtype} {field.shape}", encoding)
-
 
 def _get(mapping: object, key: str) -> Any:
     """Return the value of a key; None if there is none or `mapping` is not a dict."""
@@ -232,7 +226,7 @@ def _columns_of(path: Path, shard: object) -> dict[str, str]:
     if not all(isinstance(text, str) for text in texts) or len(names) != len(encodings) or not names:
         raise corrupt(path, "a name and an encoding per column", "others", kind="invalid-index")
     columns = dict(zip(names, encodings, strict=True))
-    sizes = [None if (known := _known_size(e)) is None else known.sample_bytes for e in encodings]
+    sizes = list(map(_bytes_of, encodings))
     if len(columns) != len(names) or _get(shard, "column_sizes") != sizes:
         raise corrupt(path, f"columns of {sizes} bytes", _get(shard, "column_sizes"), kind="invalid-index")
     return columns
@@ -249,6 +243,11 @@ def _known_size(encoding: str) -> Field | None:
         return Field("x", sizes, dtype) if kind == "ndarray" and dtype in NUMBERS else None
     except ValueError:
         return None
+
+
+def _bytes_of(encoding: str) -> int | None:
+    known = _known_size(encoding)
+    return None if known is None else known.sample_bytes
 
 
 def _encoding(field: Field) -> str:

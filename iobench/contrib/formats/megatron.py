@@ -17,9 +17,10 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
-from iobench.base.files import regular
+from iobench.base.files import begins_with, regular
 from iobench.base.finding import Finding
 from iobench.base.units import counted
+from iobench.contrib.formats.shared.external import first_true
 from iobench.contrib.formats.shared.token_windows import TokenStream, TokenWindows
 from iobench.formats import Array, Checkable, Field, Schema, raw_bytes
 
@@ -64,11 +65,8 @@ class Megatron(TokenWindows, Checkable):
 
     def sniff(self, path: Path) -> bool:
         """Return True for a .bin whose .idx begins with Megatron's magic, and for that .idx."""
-        try:
-            with open(regular(path).with_suffix(".idx"), "rb") as file:
-                return path.suffix in (".bin", ".idx") and file.read(len(MAGIC)) == MAGIC
-        except (OSError, ValueError):
-            return False
+        known = path.suffix in (".bin", ".idx") and path.is_file()
+        return known and begins_with(path.with_suffix(".idx"), MAGIC)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the windows in a .bin file; checks the whole index."""
@@ -153,9 +151,7 @@ class MegatronIndex:
             lengths = self.lengths[low : low + PIECE].astype(np.int64)
             begins = end + np.cumsum(lengths) - lengths
             pointers = self.pointers[low : low + PIECE]
-            wrong = np.flatnonzero((lengths < 0) | (pointers != begins * width))
-            if wrong.size:
-                at = int(wrong[0])
+            if (at := first_true((lengths < 0) | (pointers != begins * width))) is not None:
                 raise corrupt(
                     self.file,
                     f"sequence {low + at} of {self.file.name} from byte {begins[at] * width:,} on",

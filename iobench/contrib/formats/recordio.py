@@ -22,7 +22,8 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.external import check_lengths, unequal_samples
+from iobench.base.files import begins_with
+from iobench.contrib.formats.shared.external import check_lengths, first_true, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.record_writer import ShardWriter, check_described, describe, refuse_large
 from iobench.contrib.formats.shared.records import Column, Decoder, RecordFormat, Records, RecordSource
@@ -82,10 +83,7 @@ class RecordIO(RecordFormat):
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file whose name ends in .rec and that begins with the magic word."""
-        if path.suffix != ".rec" or not path.is_file():
-            return False
-        with open(path, "rb") as file:
-            return file.read(WORD) == struct.pack("<I", MAGIC)
+        return path.suffix == ".rec" and begins_with(path, struct.pack("<I", MAGIC))
 
 
 Read = Callable[[int, int], Array]  # of the data of some records the bytes from one on, (records, width)
@@ -123,8 +121,6 @@ class RecordFile(RecordSource):
         for low in range(0, len(begin), PIECE):
             some = slice(low, low + PIECE)
             yield Records(self.maps, np.zeros(len(begin[some]), np.int64), begin[some], size[some], low)
-        if not len(begin):
-            yield Records(self.maps, begin, begin, begin)
 
     def fields(self, records: Records) -> tuple[Field, ...]:
         """Raise CorruptArtifact (``fields-needed``): nothing describes the data."""
@@ -215,8 +211,7 @@ class RecordFile(RecordSource):
             places[field] = np.full(len(length), begin), np.full(len(length), field.sample_bytes)
         end = np.full(len(length), IR_HEADER.size + schema.fixed.sample_bytes)
         if not schema.ragged:
-            if (wrong := np.flatnonzero(length != end)).size:
-                row = int(wrong[0])
+            if (row := first_true(length != end)) is not None:
                 problem, found = f"record {first + row} has another size", f"{length[row]} bytes"
                 raise unequal_samples(self.path, problem, f"{end[row]} bytes", found)
             return places
@@ -230,16 +225,14 @@ class RecordFile(RecordSource):
             size = np.where(bad, 0, count) * field.sample_bytes
             places[field] = end, size
             end = end + size
-        if (wrong := np.flatnonzero(bad | (end != length))).size:
-            row = int(wrong[0])
+        if (row := first_true(bad | (end != length))) is not None:
             expected = f"record {first + row} as long as its lengths say"
             raise corrupt(self.path, expected, f"{length[row]} bytes")
         return places
 
     def _check_least(self, length: Index, least: Index, first: int) -> None:
         """Raise CorruptArtifact (``truncated``) if a record holds fewer bytes of data than its `least`."""
-        if (wrong := np.flatnonzero(length < least)).size:
-            row = int(wrong[0])
+        if (row := first_true(length < least)) is not None:
             problem, expected = f"record {first + row} is too short", f"at least {least[row]} bytes"
             found = f"{length[row]} bytes"
             raise CorruptArtifact(problem, "truncated", self.path, expected=expected, found=found)

@@ -126,7 +126,7 @@ class TfRecord(RecordFormat):
         """Return the features of the first record that are not read."""
         source = self.source(path)
         with closing(source):
-            names = fields_by_name(path, sorted(layout_in(next(source.scan()), 0).spans))
+            names = fields_by_name(path, sorted(features_of(next(source.scan()), 0)))
         return parts_not_read("feature", names.keys() - {field.name for field in schema.fields})
 
 
@@ -175,9 +175,9 @@ class Examples(RecordSource):
         CorruptArtifact of kind ``name-clash``, or ``fields-needed``: a feature of bytes does not state its
         dtype and shape.
         """
-        layout = layout_in(records, 0)
-        names = fields_by_name(self._path, sorted(layout.spans))
-        kinds = {key: layout.spans[key].kind for key in names.values()}
+        features = features_of(records, 0)
+        names = fields_by_name(self._path, sorted(features))
+        kinds = {key: features[key].kind for key in names.values()}
         begin, size = spans_of(records, kinds)
         places = {key: (begin[number], size[number]) for number, key in enumerate(kinds)}
         known = [
@@ -247,11 +247,11 @@ class Examples(RecordSource):
 
     def _kinds_of(self, records: Records, fields: Sequence[Field]) -> dict[str, int]:
         """Return the kind of the feature of each field, by its name in the first record."""
-        layout, folder = layout_in(records, 0), self.maps.files[0].parent
-        names = fields_by_name(folder, sorted(layout.spans))
+        features, folder = features_of(records, 0), self.maps.files[0].parent
+        names = fields_by_name(folder, sorted(features))
         if missing := [field.name for field in fields if field.name not in names]:
             raise corrupt(folder, f"features {', '.join(missing)}", ", ".join(names) or "none")
-        kinds = {names[field.name]: layout.spans[names[field.name]].kind for field in fields}
+        kinds = {names[field.name]: features[names[field.name]].kind for field in fields}
         for field, kind in zip(fields, kinds.values(), strict=True):
             stored = {FLOATS: "float32", INTS: "int64"}.get(kind, field.dtype)
             if field.dtype != stored:
@@ -332,12 +332,8 @@ class _TFRecordWriter(ShardWriter):
         for values in itertools.chain.from_iterable(sample_parts(batch, fields) for batch in batches):
             parts, rest = encoded(fields, list(map(len, values))), iter(values)  # in the order of the fields
             data = b"".join(part if isinstance(part, bytes) else next(rest) for part in parts)
-            refuse_large(
-                "format tfrecord cannot hold a sample",
-                len(data),
-                MOST_BYTES,
-                "the limit of a protocol buffer",
-            )
+            what, limit = "format tfrecord cannot hold a sample", "the limit of a protocol buffer"
+            refuse_large(what, len(data), MOST_BYTES, limit)
             yield b"".join([_head(len(data)), data, CRC.pack(masked(crc32c(data)))])
 
 
@@ -348,10 +344,6 @@ def _head(size: int) -> bytes:
     return length + CRC.pack(masked(crc32c(length)))
 
 
-class BadExample(ValueError):
-    """The bytes are not an Example; the message gives the reason."""
-
-
 @dataclass(frozen=True)
 class Span:
     """Range of bytes of a feature's values in an Example; `end` is exclusive."""
@@ -359,23 +351,6 @@ class Span:
     kind: int
     begin: int
     end: int
-
-
-@dataclass(frozen=True)
-class ExampleLayout:
-    """Layout of an Example of `size` bytes: the range of each feature's values."""
-
-    size: int
-    spans: Mapping[str, Span]
-
-    @property
-    def between(self) -> list[tuple[int, int]]:
-        """Begin and end of each range of bytes that are not values."""
-        edges = [0]
-        for span in sorted(self.spans.values(), key=lambda span: span.begin):
-            edges += [span.begin, span.end]
-        edges.append(self.size)
-        return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if high > low]
 
 
 def varint(value: int) -> bytes:
@@ -403,16 +378,6 @@ def encoded(fields: Sequence[Field], sizes: Sequence[int]) -> list[bytes | Field
     return [ENTRY + varint(total), *entries]
 
 
-def layout_of(data: memoryview) -> ExampleLayout:
-    """Return the layout of an Example; BadExample if the bytes are not one."""
-    spans: dict[str, Span] = {}
-    for _, wire, begin, end in _parts(data, 0, len(data), {1: RUN}):
-        for _, _, low, high in _parts(data, begin, end, {1: wire}):
-            key, span = _entry(data, low, high)
-            spans[key] = span
-    return ExampleLayout(len(data), spans)
-
-
 def _entry(data: memoryview, begin: int, end: int) -> tuple[str, Span]:
     key, span = "", Span(BYTES, begin, begin)
     for number, _, low, high in _parts(data, begin, end, {1: RUN, 2: RUN}):
@@ -425,7 +390,7 @@ def _entry(data: memoryview, begin: int, end: int) -> tuple[str, Span]:
 
 
 def _values(data: memoryview, key: str, kind: int, begin: int, end: int) -> Span:
-    """Return the range of a list's values, which may be none; BadExample unless they are in one run."""
+    """Return the range of a list's values, which may be none; ValueError unless they are in one run."""
     single = {BYTES: RUN, FLOATS: FIXED_4, INTS: VARINT}[kind]
     ranges = [
         (low, high) for _, wire, low, high in _parts(data, begin, end, {1: None}) if wire in (RUN, single)
@@ -433,7 +398,7 @@ def _values(data: memoryview, key: str, kind: int, begin: int, end: int) -> Span
     if not ranges:
         return Span(kind, begin, begin)
     if len(ranges) > 1:
-        raise BadExample(f"feature {key} has {len(ranges)} separate values, not one packed list")
+        raise ValueError(f"feature {key} has {len(ranges)} separate values, not one packed list")
     return Span(kind, *ranges[0])
 
 
@@ -452,13 +417,13 @@ def _parts(
         elif wire == RUN:
             size, start = _varint(data, place, end)
         elif not size:
-            raise BadExample(f"a part of wire type {wire}")
+            raise ValueError(f"a part of wire type {wire}")
         place = max(place, start + size)
         if place > end:
-            raise BadExample(f"a part of {size} bytes where {end - start} are left")
+            raise ValueError(f"a part of {size} bytes where {end - start} are left")
         if number in requested:
             if requested[number] not in (None, wire):
-                raise BadExample(f"part {number} of wire type {wire}")
+                raise ValueError(f"part {number} of wire type {wire}")
             yield number, wire, start, place
 
 
@@ -469,7 +434,7 @@ def _varint(data: memoryview, place: int, end: int) -> tuple[int, int]:
         if data[at] < 128:
             return value, at + 1
         shift += 7
-    raise BadExample("an unterminated number")
+    raise ValueError("an unterminated number")
 
 
 def unpacked(stored: memoryview) -> Array:
@@ -489,11 +454,16 @@ def unpacked(stored: memoryview) -> Array:
     return numbers
 
 
-def layout_in(records: Records, row: int) -> ExampleLayout:
-    """Return the layout of a record; CorruptArtifact if it is not an Example."""
+def features_of(records: Records, row: int) -> dict[str, Span]:
+    """Return the range of each feature's values in a record; CorruptArtifact if it is not an Example."""
+    data = records.data(row)
     try:
-        return layout_of(records.data(row))
-    except BadExample as error:
+        return dict(
+            _entry(data, low, high)
+            for _, wire, begin, end in _parts(data, 0, len(data), {1: RUN})
+            for _, _, low, high in _parts(data, begin, end, {1: wire})
+        )
+    except ValueError as error:
         expected = f"record {records.first + row} as a tf.train.Example"
         raise corrupt(records.path(row), expected, error) from error
 
@@ -514,9 +484,9 @@ def spans_of(
         left, tried = np.arange(low, min(low + AT_ONCE, count)), 0
         while left.size:
             row, tried = int(left[0]), tried + 1
-            layout = layout_in(records, row)
-            alike = _alike(records, left, row, layout) if tried <= LAYOUTS else left == row
-            if options is not None and (others := layout.spans.keys() - features.keys()):
+            spans = features_of(records, row)
+            alike = _alike(records, left, row, spans) if tried <= LAYOUTS else left == row
+            if options is not None and (others := spans.keys() - features.keys()):
                 raise CorruptArtifact(
                     f"record {records.first + row} has a feature that the first one lacks: {min(others)}",
                     kind="fields-differ",
@@ -524,7 +494,7 @@ def spans_of(
                     hint=f"write it to all records, or name the fields to read: {options}",
                 )
             for number, (key, kind) in enumerate(features.items()):
-                span = layout.spans.get(key)
+                span = spans.get(key)
                 if span is None or (span.kind != kind and span.begin < span.end):
                     actual, where = "none" if span is None else "values of another type", records.first + row
                     raise corrupt(records.path(row), f"feature {key} in record {where}", actual)
@@ -534,13 +504,15 @@ def spans_of(
     return begin, size
 
 
-def _alike(records: Records, rows: Index, row: int, layout: ExampleLayout) -> Array:
-    """Return a mask of the records that equal record `row` in all bytes between the values."""
-    alike: Array = records.length[rows] == layout.size
+def _alike(records: Records, rows: Index, row: int, spans: Mapping[str, Span]) -> Array:
+    """Return a mask of the records that equal record `row`, of these spans, in all bytes between values."""
+    alike: Array = records.length[rows] == records.length[row]
     data, stored = np.frombuffer(records.data(row), np.uint8), records.maps[int(records.file[row])]
-    for low, high in layout.between:
+    ordered = sorted(spans.values(), key=lambda span: span.begin)
+    begins, ends = [0, *(span.end for span in ordered)], [*(span.begin for span in ordered), len(data)]
+    for low, high in zip(begins, ends, strict=True):
         at = np.flatnonzero(alike)
-        for some, piece in runs(stored, records.offset[rows[at]] + low, high - low):
+        for some, piece in runs(stored, records.offset[rows[at]] + low, high - low) if high > low else ():
             alike[at[some]] = (piece == data[low:high]).all(1)
     return alike
 

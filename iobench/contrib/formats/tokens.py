@@ -72,7 +72,9 @@ class Tokens(TokenWindows):
 
     def sniff(self, path: Path) -> bool:
         """Return True for a .bin file with llm.c's header, or whose content fits ids of one dtype alone."""
-        if path.suffix != ".bin" or _belongs_to_an_index(path):
+        # the data of Megatron and the chunks of LitData are .bin files, too
+        others = path.with_suffix(".idx").exists() or (path.parent / "index.json").exists()
+        if path.suffix != ".bin" or others:
             return False
         try:
             head = _head(path, HEAD_BYTES)
@@ -160,8 +162,3 @@ def _certain_dtype(path: Path) -> str:
 def _head(path: Path, most: int) -> bytes:
     with expecting(path, "a file of tokens", OSError), open(regular(path), "rb") as file:
         return file.read(most)
-
-
-def _belongs_to_an_index(path: Path) -> bool:
-    """Return True for the data of Megatron and for the chunks of LitData, which are .bin files, too."""
-    return path.with_suffix(".idx").exists() or (path.parent / "index.json").exists()

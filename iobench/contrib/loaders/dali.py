@@ -26,12 +26,11 @@ from iobench.formats import Array, Format, Reader, Rows, index_of
 from iobench.formats.folders import IMAGES, ClassFolder
 from iobench.host.device import Accelerator, device_named
 from iobench.loading.loaders import MAX_PREFETCH, MAX_WORKERS, CopyingLoader, Epochs, Job
-from iobench.loading.tensors import tensor_of
+from iobench.loading.tensors import HostBatch, tensor_of
 
 if TYPE_CHECKING:
     import torch
 
-    from iobench.loading.host_to_device import HostBatch
 
 Self = TypeVar("Self", bound="Dali")
 CPU, GPU = "cpu", "gpu"

@@ -19,11 +19,11 @@ from iobench.base.options import LIMITS, option
 from iobench.contrib.formats.ffcv import library, stored_name
 from iobench.formats import Field, names_within
 from iobench.loading.loaders import Epochs, Job, Loader
+from iobench.loading.tensors import HostBatch
 
 if TYPE_CHECKING:
     import torch
 
-    from iobench.loading.host_to_device import HostBatch
 
 MAX_PREFETCH = 1024  # batches, each in a buffer of its own
 

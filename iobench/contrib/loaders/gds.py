@@ -22,11 +22,11 @@ from iobench.base.text import reason
 from iobench.formats import Placement, Rows, index_of
 from iobench.host.device import device_named
 from iobench.loading.loaders import Epochs, Job, Loader
+from iobench.loading.tensors import HostBatch
 
 if TYPE_CHECKING:
     import torch
 
-    from iobench.loading.host_to_device import HostBatch
 
 Self = TypeVar("Self", bound="Gds")
 Positions: TypeAlias = npt.NDArray[np.int64]

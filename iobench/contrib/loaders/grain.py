@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,11 +26,8 @@ from iobench.dataset.opener import Opener
 from iobench.formats import Array, Ragged, Reader, Schema, array_of, offsets_of
 from iobench.loading.collate import LIST, Collate, Dense, SampleList
 from iobench.loading.loaders import MAX_PREFETCH, MAX_WORKERS, CopyingLoader, Epochs, Job
-from iobench.loading.tensors import silence_read_only_warning, tensor_of
+from iobench.loading.tensors import HostBatch, silence_read_only_warning, tensor_of
 from iobench.loading.user_errors import PortableError
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
 
 THREADS, ENDING_S = "grain-prefetch", 10.0
 AXES = "axes"  # of a list in a tree: how many vary

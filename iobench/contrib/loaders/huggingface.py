@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import InvalidSettings, IobenchError, needing
+from iobench.base.files import begins_with
 from iobench.base.options import option
 from iobench.contrib.formats.shared.table_format import TableFormat
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
@@ -30,7 +31,7 @@ from iobench.formats import Field, Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, started
 from iobench.loading.loaders.sample_datasets import SampleDataset
-from iobench.loading.tensors import tensor_of
+from iobench.loading.tensors import HostBatch, tensor_of
 from iobench.loading.user_errors import PortableError
 from iobench.objects.url import s3_options
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     import torch
 
     from iobench.dataset.opener import Opener
-    from iobench.loading.host_to_device import HostBatch
 
 FILE_MAGIC = b"ARROW1"  # at the start of an Arrow IPC file; a stream has none
 NARROWED = ("float64", "uint64")  # dtypes of which its torch format does not keep all values, when streaming
@@ -192,9 +192,7 @@ def _mapped(opener: Opener) -> Any:
 
     parts = []
     for file in _tables(opener).data_files(opener.path):
-        with open(file, "rb") as start:
-            seekable = start.read(len(FILE_MAGIC)) == FILE_MAGIC
-        mapped = pa.memory_map(str(file)) if seekable else None
+        mapped = pa.memory_map(str(file)) if begins_with(file, FILE_MAGIC) else None
         parts.append(Dataset(pa.ipc.open_file(mapped).read_all()) if mapped else Dataset.from_file(str(file)))
     whole = concatenate_datasets(parts)
     others = {column: field for field, column in field_names(whole.column_names).items() if field != column}

@@ -15,10 +15,10 @@ from iobench.base.options import option
 from iobench.contrib.loaders.huggingface import tensor_of_column
 from iobench.formats import field_names
 from iobench.loading.loaders import MAX_PREFETCH, CopyingLoader, Epochs, Job
+from iobench.loading.tensors import HostBatch
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.lance.reader import LanceReader
-    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
@@ -26,11 +26,8 @@ from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job, WorkerLoader
 from iobench.loading.loaders.dataloader import started
 from iobench.loading.loaders.sample_datasets import collated_as_read
-from iobench.loading.tensors import silence_read_only_warning
+from iobench.loading.tensors import HostBatch, silence_read_only_warning
 from iobench.objects.url import s3_endpoint, s3_region
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,10 +29,7 @@ from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job, WorkerLoader
 from iobench.loading.loaders.dataloader import started
 from iobench.loading.loaders.sample_datasets import collated_as_read
-from iobench.loading.tensors import silence_read_only_warning
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
+from iobench.loading.tensors import HostBatch, silence_read_only_warning
 
 SHARED_MEMORY = Path("/dev/shm")
 OF_64_NODES = ("py1s", "py2s")  # shuffles that by default distribute samples to 64 nodes and repeat some

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,10 +30,7 @@ from iobench.contrib.loaders.webdataset import MAX_SHUFFLED, data_files
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Reader, Schema, field_names
 from iobench.loading.loaders import MAX_PREFETCH, MAX_WORKERS, CopyingLoader, Epochs, Job
-from iobench.loading.tensors import tensors_of
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
+from iobench.loading.tensors import HostBatch, tensors_of
 
 MEMBERS = ["*.npy", "*.png", "*.jpg", "*.cls"]  # of archives, which Ray decodes to arrays and numbers
 

@@ -11,15 +11,12 @@ import os
 import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from iobench.base.options import LIMITS, option
 from iobench.formats import Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.tensors import tensors_of
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
+from iobench.loading.tensors import HostBatch, tensors_of
 
 MAX_SINK = 65536
 

@@ -19,13 +19,12 @@ import numpy as np
 from iobench.base.options import option
 from iobench.formats import Rows
 from iobench.loading.loaders import MAX_PREFETCH, CopyingLoader, Epochs, Job
-from iobench.loading.tensors import tensors_of
+from iobench.loading.tensors import HostBatch, tensors_of
 from iobench.objects.url import s3_endpoint, s3_is_public, s3_region
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.zarr.reader import ZarrReader
     from iobench.dataset.opener import Opener
-    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import gc
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from iobench.base.options import option
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED, data_files
 from iobench.formats import Field, Schema, field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.tensors import tensors_of
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
+from iobench.loading.tensors import HostBatch, tensors_of
 
 AS_WORDS = {
     "uint32": "int32",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +20,10 @@ from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs
 from iobench.loading.loaders.sample_datasets import BatchDataset, SampleDataset, collate_function, dataset_of
+from iobench.loading.tensors import HostBatch
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
-
-    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class NodesEpochs(Epochs):
         return self._settings.num_workers > 0
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
-        remaining = _RemainingRows(request)
+        stopped = threading.Event()
+        remaining = itertools.takewhile(lambda rows: not stopped.is_set(), request)
         self._library = root = self._nodes(remaining)
         root.reset(self._resumed)  # which is how a node loads a state
         self._resumed = None
@@ -100,7 +101,7 @@ class NodesEpochs(Epochs):
         except GeneratorExit:
             # abandoned: batches in flight are received first. If a worker process ended before, a thread of
             # the nodes would fail to receive its tensor and print a traceback
-            remaining.stopped = True
+            stopped.set()
             with contextlib.suppress(Exception):  # errors of batches that are not needed any more
                 for _ in root if self._settings.workers else ():
                     pass
@@ -109,11 +110,11 @@ class NodesEpochs(Epochs):
     def _nodes(self, rows: Iterable[Rows]) -> Any:
         from torchdata.nodes import IterableWrapper, ParallelMapper, PinMemory, Prefetcher
 
-        settings = self._settings
+        settings, fetch = self._settings, partial(_collated, self._dataset, collate_function(self.job))
         prefetch = settings.num_workers * (settings.prefetch_factor or 2)
         node = ParallelMapper(
             IterableWrapper(rows),
-            map_fn=_fetch_function(self._dataset, self.job),
+            map_fn=self._dataset.__getitems__ if isinstance(self._dataset, BatchDataset) else fetch,
             num_workers=settings.num_workers,
             in_order=True,
             method=settings.method,
@@ -126,23 +127,6 @@ class NodesEpochs(Epochs):
     def close(self) -> None:
         """Close the reader of this process."""
         self._dataset.close()
-
-
-class _RemainingRows:
-    """Iterates over the rows of batches until it is `stopped`."""
-
-    def __init__(self, rows: Sequence[Rows]) -> None:
-        self._rows, self.stopped = rows, False
-
-    def __iter__(self) -> Iterator[Rows]:
-        return itertools.takewhile(lambda rows: not self.stopped, self._rows)
-
-
-def _fetch_function(dataset: SampleDataset, job: Job) -> Callable[[Rows], HostBatch]:
-    """Return a picklable function that reads the batch of rows."""
-    if isinstance(dataset, BatchDataset):
-        return dataset.__getitems__
-    return partial(_collated, dataset, collate_function(job))
 
 
 def _collated(dataset: SampleDataset, collate: Callable[[list[Any]], HostBatch], rows: Rows) -> HostBatch:

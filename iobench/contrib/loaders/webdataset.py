@@ -28,7 +28,7 @@ from iobench.formats import Array, Field, Reader
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job, WorkerLoader
 from iobench.loading.loaders.dataloader import started
-from iobench.loading.tensors import tensor_of
+from iobench.loading.tensors import HostBatch, tensor_of
 from iobench.loading.user_errors import PortableError
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
     from iobench.dataset.opener import Opener, RemoteOpener
-    from iobench.loading.host_to_device import HostBatch
 
 MAX_SHUFFLED = 1 << 30
 IMAGES = ("png", "jpg", "jpeg")

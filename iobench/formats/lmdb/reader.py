@@ -112,12 +112,6 @@ def keys_of(path: Path, stored: Tree) -> Keys:
     return keys
 
 
-def others_at_end(stored: Tree, keys: Keys) -> int:
-    """Return the number of keys after the last sample's key, but no more than exceeds MOST_OTHERS."""
-    last = itertools.islice(stored.entries(reverse=True), MOST_OTHERS + 1)
-    return sum(itertools.takewhile(bool, (keys.number(key) is None for key, _, _ in last)))
-
-
 def infer_schema(path: Path, stored: Tree, fields: Sequence[Field]) -> Schema:
     """Return the schema of raw values that hold `fields`; checks all keys and the length of all values.
 
@@ -130,7 +124,19 @@ def infer_schema(path: Path, stored: Tree, fields: Sequence[Field]) -> Schema:
         found = f"{min(lengths):,} to {max(lengths):,} bytes"
         hint = "pad the samples to one shape, or crop them to one, and write them again"
         raise CorruptArtifact(problem, "unequal-shapes", path, expected=expected, found=found, hint=hint)
-    return _schema_of_values(path, samples, lengths.pop(), tuple(fields))
+    value_bytes = lengths.pop()
+    if not fields:
+        problem = f"values of {value_bytes:,} bytes do not describe their fields"
+        hint = "name them in stored order: --field 'x=float32[3,224,224]' --field 'y=int64'"
+        raise CorruptArtifact(problem, "fields-needed", path, hint=hint)
+    schema = Schema(samples, tuple(fields))
+    if schema.sample_bytes != value_bytes:
+        problem = "the fields given with --field do not match the values"
+        expected, found = f"{schema.sample_bytes:,} bytes", f"{value_bytes:,} bytes"
+        hint = "name all fields of a value in stored order, with dtypes and shapes as written"
+        raise CorruptArtifact(problem, "fields-differ", path, expected=expected, found=found, hint=hint)
+    check_sample("", (), schema.sample_bytes, path)
+    return schema
 
 
 def _scanned(path: Path, stored: Tree) -> tuple[int, set[int]]:
@@ -156,21 +162,6 @@ def _scanned(path: Path, stored: Tree) -> tuple[int, set[int]]:
         expected = f"{highest + 1} samples, because the last key is {highest + keys.start}"
         raise CorruptArtifact(problem, "missing-samples", path, expected=expected, found=samples)
     return samples, lengths
-
-
-def _schema_of_values(path: Path, samples: int, value_bytes: int, fields: tuple[Field, ...]) -> Schema:
-    if not fields:
-        problem = f"values of {value_bytes:,} bytes do not describe their fields"
-        hint = "name them in stored order: --field 'x=float32[3,224,224]' --field 'y=int64'"
-        raise CorruptArtifact(problem, "fields-needed", path, hint=hint)
-    schema = Schema(samples, fields)
-    if schema.sample_bytes != value_bytes:
-        problem = "the fields given with --field do not match the values"
-        expected, found = f"{schema.sample_bytes:,} bytes", f"{value_bytes:,} bytes"
-        hint = "name all fields of a value in stored order, with dtypes and shapes as written"
-        raise CorruptArtifact(problem, "fields-differ", path, expected=expected, found=found, hint=hint)
-    check_sample("", (), schema.sample_bytes, path)
-    return schema
 
 
 def _refuse_encoded(path: Path, value: bytes) -> None:
@@ -308,7 +299,7 @@ class LmdbReader(Reader):
 
     def blocks(self) -> tuple[Blocks, ...]:
         """Return the values as blocks of one row, if they are compressed."""
-        if not self._codec:
+        if not self._codec or self.schema.ragged:  # whose values differ in size
             return ()
         offset, size = self._values()
         first, file = np.arange(len(offset)), np.broadcast_to(np.int64(0), offset.shape)
@@ -322,7 +313,7 @@ class LmdbReader(Reader):
             env.close()
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        if not self._in_order:
+        if not self._in_order or self.schema.ragged:
             self._read_rows(np.arange(start, stop, dtype=np.int64), out)
             return
         with self._transaction() as txn, txn.cursor() as cursor:
@@ -448,12 +439,14 @@ class LmdbReader(Reader):
 
     def _check_external(self, stored: Tree) -> None:
         """Check an environment that another program wrote: its keys, and the first and last sample."""
-        self._keys, entries = keys_of(self._path, stored), len(stored)
-        self._key = self._keys.pack
+        self._keys = keys = keys_of(self._path, stored)
+        self._key, entries = keys.pack, len(stored)
         if self._codec or not self.schema.samples <= entries <= self.schema.samples + MOST_OTHERS:
             raise corrupt(self._path, f"{self.schema.samples} samples, codec {self._codec}", entries)
         others = entries - self.schema.samples
-        self._in_order = self._keys.ordered and others_at_end(stored, self._keys) == others
+        last = itertools.islice(stored.entries(reverse=True), MOST_OTHERS + 1)
+        at_end = itertools.takewhile(lambda one: keys.number(one[0]) is None, last)
+        self._in_order = keys.ordered and sum(1 for _ in at_end) == others
         for row in (0, self.schema.samples - 1):
             value = stored.get(self._key(row))
             if value is None or len(value) != self.schema.sample_bytes:
@@ -516,13 +509,6 @@ class RaggedLmdbReader(LmdbReader):
             **{name: Listed((self._path,), file, offset, within) for name, *_, within in self._columns},
             ragged.name: ListedSpans((self._path,), file, offset, size, self._head),
         }
-
-    def blocks(self) -> tuple[()]:
-        """Return no blocks: values differ in size."""
-        return ()
-
-    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        self._read_rows(np.arange(start, stop), out)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         batch = self.batch(rows)

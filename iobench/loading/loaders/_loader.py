@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared, option
@@ -18,11 +18,8 @@ from iobench.host.system_errors import system_error
 from iobench.loading.collate import Collate
 from iobench.loading.order import ORDERS, Order, refuse_ragged
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.tensors import pinned
+from iobench.loading.tensors import HostBatch, pinned
 from iobench.loading.user_errors import WORKER_DIED, PortableError, first_line
-
-if TYPE_CHECKING:  # imports torch
-    from iobench.loading.host_to_device import HostBatch
 
 Self = TypeVar("Self", bound="Loader")
 # the rows of each batch for a map-style loader, the epoch's number for an iterable-style one

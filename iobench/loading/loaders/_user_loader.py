@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.options import word as option_word
@@ -19,9 +19,7 @@ from iobench.loading import target, user_errors
 from iobench.loading.inspection import is_dataloader, is_lazy, named_tensors, samples_of
 from iobench.loading.loaders._loader import AHEAD, Epochs, Job, Loader
 from iobench.loading.target import signature_of
-
-if TYPE_CHECKING:
-    from iobench.loading.host_to_device import HostBatch
+from iobench.loading.tensors import HostBatch
 
 ARTIFACT_PARAMETERS = ("path", "format")  # filled in only if required: with a default it knows its own data
 CASE_PARAMETERS = ("batch_size", "order", "shuffle", "seed", "device")

@@ -26,11 +26,10 @@ from iobench.loading.loaders.sample_datasets import (
 )
 from iobench.loading.order import Order, row_count
 from iobench.loading.stages import UNTIMED
+from iobench.loading.tensors import HostBatch
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader, DistributedSampler
-
-    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    NestedLists,
     Table,
     arrays,
     columns_of,
     holds_extents,
     leaf_of,
-    ragged_of,
+    rows_of,
     sample_shape,
     selected,
     values,
@@ -130,43 +129,33 @@ class ArrowReader(ChunkedReader):
             raise corrupt(files[0], f"{schema.samples} samples", int(first[-1]))
         super().__init__(schema, first)
         self._files, self._numbers = tuple(files), np.array([number for number, _ in batches], np.int64)
-        self._names = _names(opened, schema)
+        own = opened[0].schema
+        self._names = columns_of(files[0], schema, own.names)
+        for other in opened[1:]:
+            if (other.schema.types, other.schema.names) != (own.types, own.names):
+                raise corrupt(other.file, f"the columns of {files[0].name}", listed(other.schema.names))
         self._chunks: dict[str, list[Any]] | None = {f.name: [] for f in schema.fields}
-        types = opened[0].schema
-        self._derived = {
-            f.name for f in schema.fields if holds_extents(f, types.field(self._names[f.name]).type)
-        }
-        fixed = (field for field in schema.fixed.fields if field.name not in self._derived)
-        placed = [field for field in fixed if field.dtype != "bool"]
-        self._offsets: dict[str, list[int]] = {field.name: [] for field in placed}
+        self._offsets: dict[str, list[int]] = {}
         for number, batch in batches:
             self._add(opened[number], batch)
         # of the checked columns alone: Arrow's `take` does not survive damage in others
         self._table = pa.Table.from_batches([selected(one, self._names.values()) for _, one in batches])
 
     def _add(self, opened: MappedBatches, batch: pa.RecordBatch) -> None:
-        """Add a record batch: bools as packed bits, numbers as views of the map; ragged ones as `Ragged`."""
+        """Add a record batch: fixed bools as bits, extents as new arrays, others as views of the map."""
         assert self._chunks is not None
         for field in self.schema.fields:
             column = batch.column(self._names[field.name])
             with expecting(opened.file, f"a column {field.name}", DAMAGE):
-                if field.name in self._derived:
-                    nested = NestedLists.of(opened.file, field.name, column, *field.shape)
-                    self._chunks[field.name].append(nested.extents)
+                if field.dtype == "bool" and not field.is_ragged:
+                    self._chunks[field.name].append(leaf_of(opened.file, field, column))
                     continue
-                if field.is_ragged:
-                    ragged = ragged_of(opened.file, field, column)
-                    self._chunks[field.name].append(ragged)
-                    if field.dtype != "bool":
-                        opened.offset_of(ragged.values)
-                    continue
-                leaf = leaf_of(opened.file, field, column)
-            if field.dtype == "bool":
-                self._chunks[field.name].append(leaf)
-                continue
-            flat = values(leaf)
-            self._offsets[field.name].append(opened.offset_of(flat))
-            self._chunks[field.name].append(flat.reshape(-1, *field.shape))
+                rows = rows_of(opened.file, field, column)
+            self._chunks[field.name].append(rows)
+            if field.is_ragged and field.dtype != "bool":
+                opened.offset_of(rows.values)
+            elif not field.is_ragged and not holds_extents(field, column.type):
+                self._offsets.setdefault(field.name, []).append(opened.offset_of(rows))
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field in the record batches' buffers, without bools, which are bits."""
@@ -204,12 +193,3 @@ class ArrowReader(ChunkedReader):
         else:
             parts = [stored.slice(row * size, size) for row in rows.tolist()]
         return np.concatenate([values(part) for part in parts]).reshape(-1, *field.shape)
-
-
-def _names(opened: Sequence[MappedBatches], schema: Schema) -> dict[str, str]:
-    """Return the name of each field's column; CorruptArtifact if it is missing or the files differ."""
-    names = columns_of(opened[0].file, schema, opened[0].schema.names)
-    for other in opened[1:]:
-        if other.schema.types != opened[0].schema.types or other.schema.names != opened[0].schema.names:
-            raise corrupt(other.file, f"the columns of {opened[0].file.name}", listed(other.schema.names))
-    return names

@@ -18,7 +18,7 @@ import pyarrow as pa
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, corrupt, is_panic
 from iobench.base.files import name_problem, regular
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE, Table, arrays, check_type, columns_of
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, Table, arrays, checked_columns
 from iobench.formats import (
     Array,
     Batch,
@@ -148,9 +148,7 @@ class LanceReader(Reader):
         super().__init__(schema)
         self._path, self._dataset, self._errors = path, dataset, errors
         with errors(path, f"{schema.samples} samples"):
-            self._names = columns_of(path, schema, dataset.schema.names)
-            for field in schema.fields:
-                check_type(path, field, dataset.schema.field(self._names[field.name]).type)
+            self._names = checked_columns(path, schema, dataset.schema)
             samples = dataset.count_rows()
             if samples != schema.samples:
                 raise corrupt(path, f"{schema.samples} samples", samples)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import corrupt
-from iobench.base.files import regular
+from iobench.base.files import begins_with
 from iobench.base.options import option
 from iobench.contrib.formats.shared.chunks import slabs
 from iobench.contrib.formats.shared.table_format import TableFormat
@@ -65,7 +65,7 @@ class Parquet(TableFormat):
     def sniff(self, path: Path) -> bool:
         """Return True for a file whose name ends in .parquet, or a folder where one has Parquet's magic."""
         if path.is_dir():
-            return any(map(_has_magic, files_in(path, SUFFIX)))
+            return any(begins_with(file, MAGIC) for file in files_in(path, SUFFIX))
         return path.suffix == SUFFIX and path.is_file()
 
     def files(self, path: Path) -> Sequence[Path]:
@@ -95,11 +95,3 @@ class Parquet(TableFormat):
         groups = schema.samples // schema.batch_rows(self.row_group_bytes) + 1
         bound = super().size_bound(schema) + values // 2 + groups * 2048 * len(schema.fields)
         return bound + schema.logical_bytes // 50
-
-
-def _has_magic(file: Path) -> bool:
-    try:
-        with open(regular(file), "rb") as opened:
-            return opened.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False

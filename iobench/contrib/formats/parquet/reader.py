@@ -18,8 +18,7 @@ from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
     Table,
     arrays,
-    check_type,
-    columns_of,
+    checked_columns,
     is_leaf,
     plain_type,
 )
@@ -85,7 +84,8 @@ class ParquetReader(ChunkedReader):
         if first[-1] != schema.samples:
             raise corrupt(files[0], f"{schema.samples} samples", first[-1])
         super().__init__(schema, np.array(first, np.int64))
-        self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
+        both = zip(files, self._parquets, strict=True)
+        self._names = [checked_columns(file, schema, parquet.schema_arrow) for file, parquet in both]
         self._cache: dict[int, dict[str, Any]] = {}  # least recently used first
         self._lock = threading.Lock()  # a ParquetFile is not thread-safe
 
@@ -120,12 +120,3 @@ class ParquetReader(ChunkedReader):
         if any(len(array) != rows for array in batch.values()):
             raise corrupt(self._files[number], f"{rows} rows in row group {group}", table.num_rows)
         return batch
-
-
-def _names(file: Path, parquet: pq.ParquetFile, schema: Schema) -> dict[str, str]:
-    """Return the name of each field's column; CorruptArtifact if it is missing or of another type."""
-    columns = parquet.schema_arrow
-    names = columns_of(file, schema, columns.names)
-    for field in schema.fields:
-        check_type(file, field, columns.field(names[field.name]).type)
-    return names

@@ -308,6 +308,14 @@ def columns_of(path: Path, schema: Schema, available: Iterable[str]) -> dict[str
     return {field.name: names[field.name] for field in schema.fields}
 
 
+def checked_columns(path: Path, schema: Schema, columns: pa.Schema) -> dict[str, str]:
+    """Return the name of each field's column; CorruptArtifact if one is missing or of another type."""
+    names = columns_of(path, schema, columns.names)
+    for field in schema.fields:
+        check_type(path, field, columns.field(names[field.name]).type)
+    return names
+
+
 def plain(column: pa.Array) -> pa.Array:
     """Return the storage of a column of an extension type, bytes as lists; any other column itself."""
     if isinstance(column.type, pa.BaseExtensionType):
@@ -433,12 +441,13 @@ def arrays(path: Path, schema: Schema, table: pa.Table | pa.RecordBatch, names: 
     for field in schema.fields:
         column = table.column(names[field.name])
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        parts = [_rows_of(path, field, chunk) for chunk in chunks if len(chunk)]
+        parts = [rows_of(path, field, chunk) for chunk in chunks if len(chunk)]
         batch[field.name] = joined([batch[field.name], *parts])
     return batch
 
 
-def _rows_of(path: Path, field: Field, column: pa.Array) -> Any:
+def rows_of(path: Path, field: Field, column: pa.Array) -> Any:
+    """Return a field's rows of a non-empty column, as views of its memory where it holds them so."""
     if field.is_ragged:
         return ragged_of(path, field, column)
     if holds_extents(field, column.type):

@@ -6,10 +6,8 @@ import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
-
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Field, Index
+from iobench.formats import Array, Field, Index
 
 FIXED = "pad the samples to one shape, or crop them to one"
 
@@ -33,6 +31,11 @@ def not_fixed(path: Path, name: str, found: str) -> CorruptArtifact:
     return unequal_samples(path, f"{name}: the samples differ", "samples of one shape and dtype", found)
 
 
+def first_true(wrong: Array) -> int | None:
+    """Return the index of the first true entry; None if there is none."""
+    return int(wrong.argmax()) if wrong.any() else None
+
+
 def check_lengths(
     field: Field, lengths: Index, each: int, unit: str, path_of: Callable[[int], Path], first: int
 ) -> None:
@@ -42,8 +45,7 @@ def check_lengths(
     `path_of` returns the file of one of these.
     """
     differ = lengths % each != 0 if field.is_ragged else lengths != each
-    if (wrong := np.flatnonzero(differ)).size:
-        row = int(wrong[0])
+    if (row := first_true(differ)) is not None:
         raise unequal_samples(
             path_of(row),
             f"{field.name} of sample {first + row} has another length",

@@ -20,7 +20,7 @@ import numpy as np
 
 from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
-from iobench.contrib.formats.shared.external import unequal_samples
+from iobench.contrib.formats.shared.external import first_true, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.record_writer import refuse_large, sample_parts
 from iobench.contrib.formats.shared.records import Column, Decoder, Records, RecordSource, pixels
@@ -137,8 +137,7 @@ class OffsetShards(RecordSource):
         sampled = begins[:1] if one else begins
         sizes = _sizes(stored, sampled, layout)
         ends = heads + np.cumsum(sizes, 1)
-        if (wrong := np.flatnonzero(ends[:, -1] != lengths[: len(sampled)])).size:
-            row = int(wrong[0])
+        if (row := first_true(ends[:, -1] != lengths[: len(sampled)])) is not None:
             raise corrupt(path, f"{ends[row, -1]} bytes in sample {row}", int(lengths[row]))
         columns = {}
         for column, end, size in zip(layout, ends.T, sizes.T, strict=True):
@@ -189,23 +188,20 @@ def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes:
     expected = np.tile(np.frombuffer(column.prefix, np.uint8), (len(sizes) if field.is_ragged else 1, 1))
     lengths = sizes - width
     if field.is_ragged:
-        if (wrong := np.flatnonzero((lengths % field.sample_bytes != 0) | (lengths < 0))).size:
-            multiple = f"a multiple of {field.sample_bytes} bytes in sample {wrong[0]} of {field.name}"
-            raise corrupt(path, multiple, f"{lengths[wrong[0]]} bytes")
+        if (row := first_true((lengths % field.sample_bytes != 0) | (lengths < 0))) is not None:
+            multiple = f"a multiple of {field.sample_bytes} bytes in sample {row} of {field.name}"
+            raise corrupt(path, multiple, f"{lengths[row]} bytes")
         counts = (lengths // field.sample_bytes).astype(column.count or "<u4")
         if column.prefix:
             expected[:, COUNT_AT : COUNT_AT + WORD] = counts.view(np.uint8).reshape(-1, WORD)
-    elif (wrong := np.flatnonzero(sizes != column.expected)).size:
-        raise unequal_samples(
-            path,
-            f"{field.name} in sample {wrong[0]} of the shard",
-            f"{column.expected} bytes of {field.dtype} {field.shape}",
-            f"{sizes[wrong[0]]} bytes",
-        )
+    elif (row := first_true(sizes != column.expected)) is not None:
+        problem, found = f"{field.name} in sample {row} of the shard", f"{sizes[row]} bytes"
+        expected_size = f"{column.expected} bytes of {field.dtype} {field.shape}"
+        raise unequal_samples(path, problem, expected_size, found)
     for some, prefixes in runs(stored, begins, width) if width else ():
         differ = (prefixes != (expected[some] if field.is_ragged else expected)).any(1)
-        if (wrong := np.flatnonzero(differ)).size:
-            row, typed = some.start + int(wrong[0]), f"{field.dtype} {field.shape}"
+        if (odd := first_true(differ)) is not None:
+            row, typed = some.start + odd, f"{field.dtype} {field.shape}"
             if field.is_ragged:
                 typed = f"{counts[row]} × {field.dtype} {field.inner}"
                 raise corrupt(path, f"{field.name} of {typed} in sample {row}", "another shape or dtype")

@@ -114,17 +114,13 @@ class Decoder:
     elements: Callable[[Path, memoryview], Array] | None = None
     into: Callable[[Path, memoryview, int, Array], None] | None = None
 
-    def values(self, path: Path, stored: memoryview) -> Array:
-        """Return the values in a new array, of a field that may be ragged."""
-        assert self.elements is not None
-        return self.elements(path, stored)
-
     def fill(self, path: Path, stored: memoryview, row: int, out: Array) -> None:
         """Fill `out`; CorruptArtifact if there are more or fewer values."""
         if self.into is not None:
             self.into(path, stored, row, out)
             return
-        values = self.values(path, stored)
+        assert self.elements is not None
+        values = self.elements(path, stored)
         if values.size != out.size:
             raise corrupt(path, f"{out.size} values", values.size)
         out[...] = values.reshape(out.shape)
@@ -316,8 +312,9 @@ class RecordReader(Reader):
         stored = self._bytes(number, offset, offset + size)[offset : offset + size]
         if decoder is None:
             return stored.view(spec.dtype).reshape(-1, *spec.inner)
+        assert decoder.elements is not None
         with naming(f"{spec.name} of sample {row}"):
-            return decoder.values(spans.files[number], stored.data).reshape(-1, *spec.inner)
+            return decoder.elements(spans.files[number], stored.data).reshape(-1, *spec.inner)
 
     def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
         """Decode these rows, each of which is a block, in place."""
@@ -349,9 +346,12 @@ class RecordReader(Reader):
         index, files = _IndexBuilder(source, self.schema), self._maps.files
         chunks = self.load_or_build("chunks", index.chunks)
         if len(chunks["first"]):
+            first, file, stride = chunks["first"], np.asarray(chunks["file"]), int(chunks["stride"][0])
             placement: dict[str, Placement] = {
-                name.removesuffix(".offset"): _in_chunks(files, chunks, name)
-                for name in chunks
+                name.removesuffix(".offset"): Strided(files, int(offset[0]), stride)
+                if len(files) == len(first) == 1
+                else Chunked(files, np.asarray(first), file, np.asarray(offset), stride)
+                for name, offset in chunks.items()
                 if name.endswith(".offset")
             }
             if WHOLE not in placement:
@@ -386,14 +386,6 @@ def _filling(name: str, files: Sequence[Path], file: Index, decoder: Decoder) ->
             decoder.fill(files[int(file[row])], stored, row, out[name][0, ...])
 
     return decode
-
-
-def _in_chunks(files: tuple[Path, ...], chunks: Mapping[str, Array], name: str) -> Placement:
-    first, file, offset = (np.asarray(chunks[one]) for one in ("first", "file", name))
-    stride = int(chunks["stride"][0])
-    if len(files) == len(first) == 1:
-        return Strided(files, int(offset[0]), stride)
-    return Chunked(files, first, file, offset, stride)
 
 
 @dataclass

@@ -67,14 +67,6 @@ class ScaledImages(Format):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_needed()
-        if self.dct_scaling and self._jpeg_library and not self._jpeg_library.dct_scaling:
-            problem = f"{self.name}: {self.decoder} has no dct_scaling"
-            hint = "omit dct_scaling, or choose another decoder"
-            raise InvalidOption(problem, "conflicting-options", hint=hint)
-
-    def _check_needed(self) -> None:
-        """Raise InvalidOption for options of scaling without a shape to scale to."""
         given = {
             "decoder": self.decoder != PILLOW,
             "crop": self.crop != CENTER,
@@ -86,9 +78,12 @@ class ScaledImages(Format):
         if any(given.values()) and (not shape or VARIES in shape):
             named = " and ".join(name for name, one in given.items() if one)
             without = f"with shape={self.shape}" if shape else "without shape"
-            raise InvalidOption(
-                f"{self.name}: {named} {without}", kind="conflicting-options", hint="give shape=3x224x224"
-            )
+            problem, hint = f"{self.name}: {named} {without}", "give shape=3x224x224"
+            raise InvalidOption(problem, "conflicting-options", hint=hint)
+        if self.dct_scaling and self._jpeg_library and not self._jpeg_library.dct_scaling:
+            problem = f"{self.name}: {self.decoder} has no dct_scaling"
+            hint = "omit dct_scaling, or choose another decoder"
+            raise InvalidOption(problem, "conflicting-options", hint=hint)
 
     @property
     def _jpeg_library(self) -> JpegLibrary | None:

@@ -23,7 +23,7 @@ from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import enumerated
-from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
+from iobench.contrib.formats.shared.external import as_options, check_lengths, first_true, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps
 from iobench.contrib.formats.shared.record_writer import ShardWriter, refuse_large, sample_bytes
 from iobench.contrib.formats.shared.records import (
@@ -207,7 +207,10 @@ class TarShards(RecordSource):
                     total = int(files.lengths(field).sum())
                 columns[field.name] = Column(offset, size, True, total)
             else:
-                before = _bytes_before(records, field, suffix)
+                before = np.zeros(len(size), np.int64)
+                if _kind(suffix) == "npy":
+                    before = _headers_in(records, field, suffix)
+                check_lengths(field, size - before, field.sample_bytes, "bytes", records.path, records.first)
                 total = int((size - before).sum()) // field.sample_bytes if field.is_ragged else 0
                 columns[field.name] = Column(
                     offset + before, size - before if field.is_ragged else None, total=total
@@ -238,14 +241,6 @@ def _integer(path: Path, stored: memoryview) -> Array:
         raise corrupt(path, "an integer", bytes(stored[:20]), kind="not-a-number") from error
 
 
-def _bytes_before(piece: TarPiece, field: Field, suffix: str) -> Index:
-    """Return the bytes before each array in its file; CorruptArtifact if headers or sizes do not match."""
-    size = piece.columns[suffix].size
-    before = _headers_in(piece, field, suffix) if _kind(suffix) == "npy" else np.zeros(len(size), np.int64)
-    check_lengths(field, size - before, field.sample_bytes, "bytes", piece.path, piece.first)
-    return before
-
-
 def _headers_in(piece: TarPiece, field: Field, suffix: str) -> Index:
     """Return the length of each sample's .npy header; parses each one that differs from those before it."""
     size, known = piece.columns[suffix].size, dict[bytes, NpyHeader]()
@@ -260,10 +255,9 @@ def _headers_in(piece: TarPiece, field: Field, suffix: str) -> Index:
                 found = f"{header.dtype} {header.shape}"
                 raise unequal_samples(path, f"{what} has another shape or dtype", field.typed, found)
         lengths[row], held[row] = header.offset, header.data_bytes
-    if (wrong := np.flatnonzero(held != size - lengths)).size:
-        row = int(wrong[0])
-        expected = f"{held[row]:,} bytes of {field.name} of sample {piece.first + row}"
-        raise corrupt(piece.path(row), expected, f"{size[row] - lengths[row]:,}")
+    if (odd := first_true(held != size - lengths)) is not None:
+        expected = f"{held[odd]:,} bytes of {field.name} of sample {piece.first + odd}"
+        raise corrupt(piece.path(odd), expected, f"{size[odd] - lengths[odd]:,}")
     return lengths
 
 
@@ -343,16 +337,14 @@ def _check_fields(piece: TarPiece, fields: Sequence[Field], images: ScaledImages
         size, stored = int(piece.columns[suffix].size[0]), _field_of(field.name, suffix, piece, images)
         if _kind(suffix) in IMAGES and not _is_decoded(field, images):
             stored = None  # the encoded bytes are read
-        if stored == field:
-            continue
-        if stored is not None and not _holds(field, stored.dtype, stored.shape):
+        if stored is not None:
+            same = stored == field or _holds(field, stored.dtype, stored.shape)
             expected, found, hint = field.typed, stored.typed, f"use {as_options([stored])}"
-        elif stored is None and (
-            size % field.sample_bytes if field.is_ragged else size != field.sample_bytes
-        ):
+        else:
+            same = size % field.sample_bytes == 0 if field.is_ragged else size == field.sample_bytes
             expected, found = f"{field.sample_bytes:,} bytes", f"{size:,} bytes"
             hint = "give the dtype and shape of all bytes of a file"
-        else:
+        if same:
             continue
         problem = f"{as_options([field])} does not match the first .{suffix} file"
         raise CorruptArtifact(

@@ -84,7 +84,12 @@ def members(stored: Array, path: Path) -> Iterator[TarMember]:
         if kind in (b"0", b"\0", b"7"):
             size = size if long.size is None else long.size
             name = long.name or _name(header)
-            _refuse_outside(name, path)
+            if (name[:1] == "/" or ".." in name) and name_problem(str(PurePosixPath(name))):
+                problem, hint = (
+                    "a name points outside the archive",
+                    "pack the files again with relative names",
+                )
+                raise CorruptArtifact(problem, "unsafe-path", path, found=shortened(name), hint=hint)
             place = begin + -(-size // BLOCK) * BLOCK
             yield TarMember(name, begin, size)
             long = _Long()
@@ -126,12 +131,6 @@ def _size(header: bytes, path: Path, place: int) -> int:
 def _name(header: bytes) -> str:
     name, prefix = (header[part].partition(b"\0")[0] for part in (slice(0, 100), slice(345, 500)))
     return (prefix + b"/" + name if prefix else name).decode("utf-8", "replace")
-
-
-def _refuse_outside(name: str, path: Path) -> None:
-    if (name[:1] == "/" or ".." in name) and name_problem(str(PurePosixPath(name))):
-        problem, hint = "a name points outside the archive", "pack the files again with relative names"
-        raise CorruptArtifact(problem, "unsafe-path", path, found=shortened(name), hint=hint)
 
 
 def _read_long(long: _Long, kind: bytes, content: bytes, path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from iobench.base.finding import Finding
 from iobench.base.options import option
@@ -20,14 +20,12 @@ from iobench.formats import (
     Detectable,
     Field,
     Groups,
+    Reader,
     Schema,
     StoredArray,
     split_selection,
     stored_arrays,
 )
-
-if TYPE_CHECKING:
-    from iobench.contrib.formats.zarr.reader import ZarrReader
 
 METADATA = ("zarr.json", ".zgroup", ".zarray")
 
@@ -55,9 +53,11 @@ class Zarr(ArrayFormat, Detectable):
     def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Write the group, one whole chunk or shard at a time."""
         import zarr
+        from zarr.codecs import BloscCodec, ZstdCodec
 
         from iobench.contrib.formats.zarr.reader import OURS
 
+        codecs = {None: None, "zstd": ZstdCodec(level=1), "blosc": BloscCodec(cname="lz4", clevel=5)}
         group = zarr.open_group(path, mode="w", zarr_format=3, attributes={OURS: 1})
         opened, rows = dict[str, Any](), dict[str, int]()
         for array in arrays:
@@ -68,13 +68,13 @@ class Zarr(ArrayFormat, Detectable):
                 dtype=array.row.dtype,
                 chunks=(chunk, *array.row.shape),
                 shards=(shard, *array.row.shape) if self.shard_bytes else None,
-                compressors=_compressor(self.codec),
+                compressors=codecs[self.codec],
                 config={"write_empty_chunks": True, "order": "C"},  # so that a missing chunk is damage
             )
             rows[array.name] = shard
         fill_arrays(opened, rows, batches)
 
-    def open_arrays(self, path: Path, schema: Schema, random: bool = False) -> ZarrReader:
+    def open_arrays(self, path: Path, schema: Schema, random: bool = False) -> Reader:
         """Check the metadata, and the files of all chunks that `write` stored, and return a reader."""
         from iobench.contrib.formats.zarr.reader import ZarrReader
 
@@ -120,11 +120,3 @@ class Zarr(ArrayFormat, Detectable):
         chunk = min(array.length, max(1, self.chunk_bytes // array.row.sample_bytes))
         chunks = min(-(-array.length // chunk), max(1, self.shard_bytes // (chunk * array.row.sample_bytes)))
         return chunk, chunk * chunks
-
-
-def _compressor(codec: str | None) -> Any:
-    from zarr.codecs import BloscCodec, ZstdCodec
-
-    if codec == "zstd":
-        return ZstdCodec(level=1)
-    return BloscCodec(cname="lz4", clevel=5) if codec == "blosc" else None

@@ -520,18 +520,12 @@ def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> ZarrChunks 
         return None
     if [dict(codec) for codec in sharding["index_codecs"]] != INDEX_CODECS:
         return None
-    return _in_shards(files, inner[0], grid[0] // inner[0], chunks, codec)
-
-
-def _in_shards(
-    files: tuple[Path, ...], rows: int, per_shard: int, chunks: int, codec: Any
-) -> ZarrChunks | None:
+    per_shard = grid[0] // inner[0]
     entries = np.concatenate([read_index(file, per_shard) for file in files])[:chunks]
     if (entries == MISSING).any():
         return None
-    file = np.repeat(np.arange(len(files)), per_shard)[:chunks]
-    offset, stored = entries.astype(np.int64).T
-    return ZarrChunks(rows, codec, files, file, offset.copy(), stored.copy())
+    numbers, (offset, stored) = np.repeat(np.arange(len(files)), per_shard), entries.astype(np.int64).T
+    return ZarrChunks(inner[0], codec, files, numbers[:chunks], offset.copy(), stored.copy())
 
 
 def read_index(file: Path, chunks: int) -> Any:
