@@ -136,6 +136,15 @@ def test_compressed_buffers_are_refused(tmp_path):
         ARROW.open(tmp_path / "x.arrow", ARROW.infer_schema(tmp_path / "x.arrow"))
 
 
+def test_a_name_of_a_column_that_is_no_text_is_corrupt(tmp_path):
+    with pa.OSFile(str(file := tmp_path / "a.arrow"), "wb") as sink:
+        with pa.ipc.new_file(sink, (table := pa.table({"name": [1, 2]})).schema) as writer:
+            writer.write_table(table)
+    file.write_bytes(file.read_bytes().replace(b"name", b"n\xd0me"))
+    with refused_as("corrupt-artifact", path=file):
+        ARROW.infer_schema(file)
+
+
 def test_some_columns_can_be_selected(tmp_path):
     save(tmp_path / "x.arrow", {"x": np.arange(5), "text": list("abcde")})
     schema = ARROW.infer_schema(tmp_path / "x.arrow", [Field("x", (), "int64")])

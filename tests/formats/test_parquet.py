@@ -58,6 +58,16 @@ def test_a_table_of_pandas_is_read_in_place(tmp_path):
     assert_same(batch["y"], np.array([1, 2]))
 
 
+def test_an_index_without_a_name_is_said_to_be_left_out(tmp_path):
+    columns = {"x": [1.0, 2.0], "__index_level_0__": [7, 5]}  # as pandas writes sampled rows
+    pq.write_table(pa.table(columns), file := tmp_path / "a.parquet")
+    schema = PARQUET.infer_schema(file)
+    assert [field.name for field in schema.fields] == ["x"]
+    assert [note.kind for note in PARQUET.notes(file, schema)] == ["not-read"]
+    chosen = PARQUET.infer_schema(tmp_path / "a.parquet::x,__index_level_0__")
+    assert len(chosen.fields) == 2
+
+
 def test_the_hint_selects_the_columns_of_numbers(tmp_path):
     path, columns = tmp_path / "x.parquet", {"age": [1.5, 2.0], "name": ["a", "b"], "label": [0, 1]}
     pq.write_table(pa.table(columns), path)

@@ -55,6 +55,7 @@ class MappedBatches:
             whole = pa.py_buffer(mapped)
             self.base, self.size = whole.address, whole.size
             self.batches = list(self._checked(whole))
+            self.names: list[str] = self.schema.names  # ValueError unless they are UTF-8
             mapped.madvise(mmap.MADV_NORMAL)
 
     def _checked(self, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
@@ -96,7 +97,7 @@ class MappedBatches:
 def check_lists(files: Sequence[Path], schema: Schema) -> None:
     """Raise CorruptArtifact if a variable list has another length than its field."""
     for opened in map(MappedBatches, files):
-        names = fields_by_name(opened.file, opened.schema.names)
+        names = fields_by_name(opened.file, opened.names)
         first = 0
         for batch in opened.batches:
             for field in schema.fields:

@@ -9,6 +9,7 @@ length a field in which several axes vary, with that of its extents. A column of
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,9 @@ from iobench.formats import (
     unstorable_columns,
     with_extents,
 )
+from iobench.formats.folders import parts_not_read
 
+INDEX = re.compile(r"__index_level_\d+__")  # column in which pandas keeps an index without a name
 STRUCT = {"bytes", "path"}  # columns of an embedded file
 DECODING = "decode them after loading, such as in StreamLoader's transform"
 
@@ -350,7 +353,7 @@ def _size(path: Path, name: str, column: pa.Array, may_vary: bool) -> int:
 def selected_columns(
     path: Path, columns: pa.Schema, fields: Sequence[Field], chosen: Sequence[str]
 ) -> list[str]:
-    """Return the columns to read: those of `fields`, those of `chosen` names, or all.
+    """Return the columns to read: those of `fields`, those of `chosen` names, or all but indexes of pandas.
 
     CorruptArtifact (``unsupported-dtype``) if some hold neither numbers nor bytes, with the selection of the
     others.
@@ -358,7 +361,8 @@ def selected_columns(
     names, requested = fields_by_name(path, columns.names), {field.name for field in fields}
     if requested:
         return [name for field, name in names.items() if field in requested]
-    taken = select_arrays(path, columns.names, chosen) if chosen else columns.names
+    data = [name for name in columns.names if not INDEX.fullmatch(name)] or columns.names
+    taken = select_arrays(path, columns.names, chosen) if chosen else data
     refused = {one.name: one.type for one in columns if list_sizes(one.type)[1] not in NAMES}
     if wrong := {name: kind for name, kind in refused.items() if name in taken}:
         raise unstorable_columns(path, wrong, [name for name in columns.names if name not in refused])
@@ -526,10 +530,12 @@ def _elements(column: pa.Array) -> int:
 
 
 def column_notes(path: Path, schema: Schema, columns: pa.Schema) -> list[Finding]:
-    """Return a note if fields of a table at `path` are columns of bytes."""
+    """Return notes if fields of a table at `path` are columns of bytes, or an index of pandas is not read."""
     names = columns_of(path, schema, columns.names)
+    left = {name for name in columns.names if INDEX.fullmatch(name)}.difference(names.values())
+    notes = parts_not_read("column", left, "")
     encoded = [name for name, own in names.items() if holds_bytes(columns.field(own).type)]
-    if not encoded:
-        return []
-    message = f"{listed(encoded)}: encoded bytes, not decoded"
-    return [Finding("encoded-bytes", message, DECODING, {"fields": ", ".join(encoded)})]
+    if encoded:
+        message = f"{listed(encoded)}: encoded bytes, not decoded"
+        notes.append(Finding("encoded-bytes", message, DECODING, {"fields": ", ".join(encoded)}))
+    return notes
