@@ -657,13 +657,20 @@ def test_one_of_alike_groups_is_selected(tmp_path, selected):
     assert (variant, [*batch], len(batch["x"])) == ("parts:of=hdf5", ["x"], 12)
 
 
-def test_texts_in_files_of_samples_are_said_to_be_left_out(tmp_path):
-    folder = folder_of(tmp_path / "a", ".h5", X, writers=SAMPLES)
-    for file in folder.iterdir():
-        with h5py.File(file, "a") as opened:
-            opened["name"] = "someone"
-    _, notes, _ = read(folder, tmp_path)
-    assert [note.values for note in notes if note.kind == "not-read"] == [{"datasets": 1}]
+@pytest.mark.parametrize("suffix", [".h5", ".npz"])
+@pytest.mark.parametrize("relation", ["samples", "parts"])
+def test_texts_in_files_are_said_to_be_left_out(tmp_path, suffix, relation):
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        x, text = X[number : number + 1], np.array(["some", "one"])
+        if suffix == ".npz":
+            np.savez(tmp_path / f"a/{number}.npz", x=x, name=text)
+        else:
+            with h5py.File(tmp_path / f"a/{number}.h5", "w") as file:
+                file["x"], file["name"] = x, text.astype("S") if relation == "samples" else np.zeros(())
+    batch, notes, _ = read(tmp_path / "a", tmp_path, files=relation)
+    assert [*batch] == ["x"]
+    assert [len(note.values) for note in notes if note.kind == "not-read"] == [1]
 
 
 def test_links_to_one_file_are_not_read_twice(tmp_path):

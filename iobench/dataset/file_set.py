@@ -49,6 +49,9 @@ DAMAGE = (
 )
 
 
+TEXT = "US"  # kinds of dtypes
+
+
 @dataclass(frozen=True)
 class ArrayInFile:
     """Shape and dtype of an array in a file, and its first byte if it is stored as in memory."""
@@ -68,8 +71,8 @@ def shapes_in(file: Path) -> dict[str, ArrayInFile]:
                 header = read_header(gzip.GzipFile(fileobj=stream) if packed else stream)
                 return {SINGLE: _stored(header, None if packed else 0)}
         if suffix == ".npz":
-            with open(regular(file), "rb") as stream, zipfile.ZipFile(stream) as archive:
-                return {_name(one): _member(archive, one, stream) for one in archive.infolist()}
+            members = _members(file)
+            return {name: one for name, one in members.items() if one.dtype.kind not in TEXT} or members
         if suffix in (".h5", ".hdf5"):
             with _hdf5(file) as datasets:
                 return {
@@ -109,8 +112,10 @@ def _stored(header: NpyHeader, start: int | None) -> ArrayInFile:
     return ArrayInFile(header.shape, header.dtype, offset)
 
 
-def _name(member: zipfile.ZipInfo) -> str:
-    return member.filename.removesuffix(".npy")
+def _members(file: Path) -> dict[str, ArrayInFile]:
+    with open(regular(file), "rb") as stream, zipfile.ZipFile(stream) as archive:
+        every = archive.infolist()
+        return {one.filename.removesuffix(".npy"): _member(archive, one, stream) for one in every}
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, stream: BinaryIO) -> ArrayInFile:
@@ -143,7 +148,10 @@ def _hdf5(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def texts_in(file: Path) -> tuple[set[str], set[str]]:
-    """Return what `load` does not read in an HDF5 file: names of datasets of text, and of attributes."""
+    """Return names of what is not read in a file of samples: arrays of text, and attributes."""
+    if file.suffix.lower() == ".npz":
+        members = _members(file)
+        return members.keys() - shapes_in(file).keys(), set()
     if file.suffix.lower() not in (".h5", ".hdf5"):
         return set(), set()
     import h5py

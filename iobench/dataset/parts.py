@@ -23,7 +23,7 @@ from iobench.base.finding import Finding
 from iobench.base.open_pool import OpenPool
 from iobench.base.options import option
 from iobench.base.units import counted
-from iobench.dataset.file_set import WHOLE, load, parts_in, shapes_in
+from iobench.dataset.file_set import WHOLE, load, parts_in, shapes_in, texts_in
 from iobench.formats import (
     Array,
     Batch,
@@ -235,6 +235,10 @@ class WholeFile(formats.Detectable):
     def infer_schema(self, path: Path, fields: Sequence[formats.Field] = ()) -> Schema:
         """Return the schema of the arrays in a file; the first axis is the sample axis."""
         return formats.arrays_schema(path, {name: (a.shape, a.dtype) for name, a in shapes_in(path).items()})
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Report arrays of text, which are left out."""
+        return parts_not_read("array", texts_in(path)[0], "")
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> formats.MappedReader:
         """Load a file."""

@@ -104,7 +104,7 @@ class Samples(formats.Format, Detectable):
         notes = ClassFolder.of(path, ARRAYS).notes() if is_class_folder(path, ARRAYS) else []
         first = files_of(path)[0][0]
         texts, attributes = texts_in(first)
-        return notes + folders.parts_not_read("dataset", texts) + folders.attributes_not_read(attributes)
+        return notes + folders.parts_not_read("array", texts) + folders.attributes_not_read(attributes)
 
 
 class SamplesReader(formats.Reader):

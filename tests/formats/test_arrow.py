@@ -137,9 +137,9 @@ def test_compressed_buffers_are_refused(tmp_path):
 
 
 def test_a_name_of_a_column_that_is_no_text_is_corrupt(tmp_path):
-    with pa.OSFile(str(file := tmp_path / "a.arrow"), "wb") as sink:
-        with pa.ipc.new_file(sink, (table := pa.table({"name": [1, 2]})).schema) as writer:
-            writer.write_table(table)
+    file, table = tmp_path / "a.arrow", pa.table({"name": [1, 2]})
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
     file.write_bytes(file.read_bytes().replace(b"name", b"n\xd0me"))
     with refused_as("corrupt-artifact", path=file):
         ARROW.infer_schema(file)

@@ -224,6 +224,23 @@ def test_a_file_behind_a_user_block_is_recognized_and_located(tmp_path, size):
             assert path.read_bytes()[offset : offset + 24] == ROWS[3].tobytes()
 
 
+def test_arrays_of_matlab_that_differ_in_their_last_axis_have_code_that_transposes_them(
+    tmp_path, monkeypatch
+):
+    x, y = np.arange(12.0).reshape(4, 3), np.arange(4.0).reshape(4, 1)
+    with h5py.File(tmp_path / "a.mat", "w") as made:
+        for name, array in {"x": x, "y": y}.items():
+            made[name] = array.T
+            made[name].attrs["MATLAB_class"] = np.bytes_("double")
+    with refused_as("unequal-lengths", hint=has("numpy.savez")) as caught:
+        HDF5.infer_schema(tmp_path / "a.mat")
+    monkeypatch.chdir(tmp_path)
+    exec(caught.value.hint.partition("convert it: ")[2], {"h5py": h5py, "numpy": np})
+    with np.load("a.npz") as converted:
+        np.testing.assert_array_equal(converted["x"], x)
+        np.testing.assert_array_equal(converted["y"], y)
+
+
 def test_attributes_that_say_what_the_numbers_stand_for_are_noted(tmp_path):
     """NetCDF's; xarray marks each array of floats with NaN, which hides nothing."""
     file = tmp_path / "a.nc"

@@ -34,6 +34,7 @@ from iobench.formats.folders import attributes_not_read, file_of, parts_not_read
 from iobench.formats.format import Detectable
 from iobench.formats.hdf5.datasets import (
     DAMAGE,
+    MATLAB,
     Described,
     Member,
     Selection,
@@ -150,7 +151,15 @@ class Hdf5(ArrayFormat, Detectable):
         file, datasets = _inspected(path)
         left = _without_samples(datasets) - set(chosen)
         keys = [key for key in select_arrays(file, datasets, chosen) if key not in left]
-        schema = selected_schema(file, {key: one.typed for key, one in datasets.items()}, keys)
+        try:
+            schema = selected_schema(file, {key: one.typed for key, one in datasets.items()}, keys)
+        except CorruptArtifact as error:
+            if error.kind != "unequal-lengths" or not any(MATLAB in datasets[key].attributes for key in keys):
+                raise
+            arrays = ", ".join(f'{key}=f["{key}"][()].T' for key in keys)
+            code = f'f = h5py.File("{file.name}"); numpy.savez("{file.stem}.npz", {arrays})'
+            hint = f"MATLAB 7.3 stores the last axis first: save it with '-v7', or convert it: {code}"
+            raise error.changed(hint=hint) from error
         if path.is_dir() and {field.name for field in schema.fields} != set(keys):  # `write` keeps names
             raise CorruptArtifact(
                 f"its {FILE_NAME} has groups", kind="groups", path=path, hint=f"give {FILE_NAME} itself"
