@@ -73,13 +73,13 @@ def work_of(name: str, evidence: Evidence) -> Advice | None:
 
 
 def repeated_work(evidence: Evidence) -> Advice | None:
-    """Work that computes the same samples in each epoch, and has no check of its own."""
+    """Work that makes the same samples in each epoch, and has no check of its own."""
     tried, profile = evidence.gain("cache"), evidence.fetching
     if not evidence.profiles or (tried is None and evidence.promising("cache") is None):
         return None
     name, share = f"{evidence.loop.loader.dataset}.__getitem__", profile.getitem_share
     size = evidence.loop.dataset_bytes
-    message = f"{share:.0%} of the time is spent in {name}, which computes the same samples in each epoch"
+    message = f"{share:.0%} of the time is spent in {name}, which makes the same samples in each epoch"
     hint = f"compute them once, and store them or keep them in memory: all of them take {bytes_text(size)}"
     values: Values = {"call": name, "share": share, "dataset_bytes": size}
     return Advice("repeated-work", message, hint, values, *measured(tried))
