@@ -224,9 +224,7 @@ def test_a_file_behind_a_user_block_is_recognized_and_located(tmp_path, size):
             assert path.read_bytes()[offset : offset + 24] == ROWS[3].tobytes()
 
 
-def test_arrays_of_matlab_that_differ_in_length_have_code_that_transposes_them(
-    tmp_path, monkeypatch
-):
+def test_arrays_of_matlab_that_differ_in_length_have_code_that_transposes_them(tmp_path, monkeypatch):
     x, y = np.arange(12.0).reshape(4, 3), np.arange(4.0).reshape(4, 1)
     with h5py.File(tmp_path / "a.mat", "w") as made:
         for name, array in {"x": x, "y": y}.items():
