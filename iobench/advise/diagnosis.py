@@ -346,7 +346,7 @@ def _verdict(
         values["bytes_per_s"] = bytes_per_s = rate * loop.bytes / loop.samples
         speed += f", {bytes_text(bytes_per_s)}/s"
     if alone and loop.batches > 1:
-        best = advice[0].gain if advice else None
+        best = max((one.gain for one in advice if one.gain), default=None)
         can = f"This loader can be {three_digits(best)} × as fast" if best else "This loader can be faster"
         message = f"{can}: alone it delivers {speed}" if advice else f"The loader alone delivers {speed}"
         return Finding("loader-alone", message, values=values | ({"gain": best} if best else {}))
