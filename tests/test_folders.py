@@ -140,7 +140,7 @@ def test_folders_of_the_same_names_are_labels_with_a_line_that_makes_them_fields
     (folder / "fields.npz").unlink()
     write(folder, "masks/d.png", "images/e.jpg")
     assert not open_source(folder, SHAPE).notes[1:]
-    assert not open_source(write(tmp_path / "b", "cat/0.jpg", "dog/0.jpg"), SHAPE).notes
+    assert not open_source(write(tmp_path / "b", "cat/0 copy.jpg", "dog/0 copy.jpg"), SHAPE).notes
     assert open_source(write(tmp_path / "c", "my_images/0.jpg", "gt/0.jpg"), SHAPE).notes
 
 

@@ -256,7 +256,8 @@ class ClassFolder:
             return []
         names = [self.classes[label] for label in used]
         words = re.split(r"[\W\d_]+", " ".join(names))
-        if all(stem.isdecimal() for stem in stems) and not any(map(ROLES.fullmatch, words)):
+        numbered = all(re.sub(r"copy|[\W_]", "", stem).isdecimal() for stem in stems)
+        if numbered and not any(map(ROLES.fullmatch, words)):
             return []  # labels whose files are numbered alike
         message = f"{enumerated(names)} have files of the same names: taken as {counted(len(names), 'label')}"
         load = "numpy.load(f)"
