@@ -313,8 +313,7 @@ def test_the_folder_of_the_data_is_never_the_dataset_s(tmp_path, prepare):
     done = prepare(tmp_path, "--source", own, "--format", "npy")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "data" / "patients-2" / "manifest.json").exists()
-    for inside in ("patients", "patients/d"):
-        folder = tmp_path / "data" / inside
-        done = prepare(tmp_path, "--source", own, "--data-dir", folder.parent, "--name", folder.name)
+    for data_dir, name in ((own.parent, ["--name", "patients"]), (own, ["--name", "d"]), (own / "d", [])):
+        done = prepare(tmp_path, "--source", own, "--data-dir", data_dir, *name)
         assert complaint_kind(done) == "nested-folders"
     assert tree(own) == before

@@ -292,13 +292,9 @@ def prepare(
     WrongContent
         If the data read back differ.
     """
-    if name is None:
-        name = (
-            source.name
-            if not _nested(Path(data_dir) / source.name, source)
-            else free_name(source, Path(data_dir))
-        )
-    root = Path(data_dir) / check_name(name)
+    if name is None and _nested(Path(data_dir) / source.name, source):
+        name = free_name(source, Path(data_dir))
+    root = Path(data_dir) / check_name(source.name if name is None else name)
     if _nested(root, source):
         raise nested(root, Path(source.description["path"]))
     check_readable(root)
@@ -347,10 +343,11 @@ def free_name(source: Source, data_dir: Path, added: Path | None = None) -> str:
 
     It is the source's own, with a number if a dataset of other data has that, or the source's files do.
     """
+    inside = _nested(data_dir, source)  # then every name is refused
     return next(
         name
         for name in numbered(source.name, between="-")
-        if is_free(data_dir / name, source, added) and not _nested(data_dir / name, source)
+        if is_free(data_dir / name, source, added) and (inside or not _nested(data_dir / name, source))
     )
 
 
