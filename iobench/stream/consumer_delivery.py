@@ -15,6 +15,7 @@ the faster one stays.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import time
 from bisect import bisect
@@ -146,7 +147,9 @@ class ViewDelivery(BatchDelivery):
 GROUP_BYTES = 1 << 20  # gathered together: fits into a core's cache, and takes longer than the code around it
 SLOTS = 4  # free ones that are kept
 SLEEP_NS = 100_000  # of the consumer, for which it is worth waking a thread
-TRY_EVERY = 64  # groups, and more the slower the other way was: to try it takes 1 % of the time
+TRIES = 4  # groups in a row by the other way: the first wakes torch's threads
+WORSE = 4  # times the present way's cost, from which on one group is enough
+TRY_EVERY = 256  # groups, and more the slower the other way was: to try it takes 1 % of the time
 
 IMPORTED_BY = os.getpid()  # OpenMP's threads are those of this process; a forked child would wait for them
 
@@ -166,8 +169,9 @@ class GatherDelivery(BatchDelivery):
         samples = min(self._most * order.batch_size, schema.samples)
         self._memory = GroupMemory(schema, samples, self._most, SLOTS, Transfer())
         self._worker = self._new_worker()
-        # ns per row of the ways to gather: by torch's threads, and by the consumer's thread alone
-        self._costs, self._until_try = [0.0, 0.0], 4
+        # whether the consumer's thread gathers alone or torch's threads do; ns per row, and those of a trial
+        self._alone, self._cost, self._trial = False, 0.0, math.inf
+        self._until_try = 2 * TRIES  # groups, the last ones of which are the trial
 
     def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
         """Yield an epoch's batches in order; if it is not completed, the thread ends."""
@@ -215,17 +219,22 @@ class GatherDelivery(BatchDelivery):
         return self._gathered(group, alone=True, look=True)
 
     def _gathered_now(self, group: Group, number: int) -> list[Tensors]:
-        """Gather by the way that took less time lately, or try the other one."""
-        alone = self._costs[1] < self._costs[0]
+        """Gather by the way that took less time lately; now and then try the other one for some groups."""
         self._until_try -= 1
-        if tries := self._until_try <= 0:
-            alone = not alone
+        tries = self._until_try < TRIES
+        alone = self._alone != tries
         since = time.perf_counter_ns()
         made = self._gathered(group, alone or os.getpid() != IMPORTED_BY, number % self._check_every == 0)
-        cost, before = (time.perf_counter_ns() - since) / sum(group[1]), self._costs[alone]
-        self._costs[alone] = min(cost, (3 * before + cost) / 4) if before else cost
-        if tries:
-            self._until_try = int(TRY_EVERY * max(1, cost / self._costs[not alone]))
+        cost = (time.perf_counter_ns() - since) / sum(group[1])
+        if not tries:
+            self._cost = min(cost, (3 * self._cost + cost) / 4) if self._cost else cost
+            return made
+        self._trial = min(self._trial, cost)
+        if not self._until_try or cost > WORSE * self._cost:
+            self._until_try = TRIES + int(TRY_EVERY * max(1, self._trial / self._cost))
+            if self._trial < self._cost:
+                self._alone, self._cost = alone, self._trial
+            self._trial = math.inf
         return made
 
     def _gathered(self, group: Group, alone: bool, look: bool) -> list[Tensors]:

@@ -155,7 +155,8 @@ def test_torch_s_threads_are_used_where_they_are_faster_and_only_there(monkeypat
     monkeypatch.setattr(CachedReader, "gather", timed)
     assert sum(len(batch["y"]) for batch in loader(vectors, "npy", order="random", batch_size=16)) == VECTORS
     assert len(ways) == VECTORS // 16
-    assert 2 <= ways.count(not busy) <= 4  # tried: at first, and once or twice
+    assert 1 <= ways.count(not busy) <= 5  # at first, or in one try
+    assert {*ways[-50:]} == {busy}
 
 
 def test_a_forked_child_gathers_what_its_parent_gathered_by_several_threads(vectors):
