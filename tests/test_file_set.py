@@ -15,6 +15,7 @@ from PIL import Image
 import iobench
 from iobench.base.errors import SourceError
 from iobench.dataset.add import add
+from iobench.dataset.samples import Samples
 from iobench.dataset.sources import open_source
 
 X = np.random.default_rng(0).random((12, 9, 2))
@@ -655,6 +656,16 @@ def test_one_of_alike_groups_is_selected(tmp_path, selected):
     np.testing.assert_array_equal(batch["train_x"], groups["train"])
     batch, _, variant = read(f"{tmp_path / 'a.h5'}::x", tmp_path)  # of each group
     assert (variant, [*batch], len(batch["x"])) == ("parts:of=hdf5", ["x"], 12)
+
+
+def test_a_sample_that_loses_an_array_is_named(tmp_path):
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        np.savez(tmp_path / f"a/{number}.npz", x=X[number], y=number)
+    schema = Samples().infer_schema(tmp_path / "a")
+    np.savez(tmp_path / "a/1.npz", y=1)
+    with Samples().open(tmp_path / "a", schema) as reader, refused_as("corrupt-artifact", found="none"):
+        reader.placement()
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])

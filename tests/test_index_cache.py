@@ -1,6 +1,7 @@
 """Indexes of sample offsets are built once, cached next to the manifest, and rebuilt when stale."""
 
 import contextlib
+import json
 import math
 import mmap
 import os
@@ -103,6 +104,18 @@ def test_an_index_with_a_damaged_header_is_built_again(dataset, walks):
     content = path.read_bytes()
     assert b'"<i8"' in content
     path.write_bytes(content.replace(b'"<i8"', b'"<u8"'))
+    np.testing.assert_array_equal(offsets(dataset), expected)
+    assert len(walks) == 2
+
+
+@pytest.mark.parametrize("offset", [-1, 10**30])
+def test_an_index_at_an_impossible_place_is_built_again(dataset, walks, offset):
+    expected, (path,) = offsets(dataset), indexes(dataset)
+    content = path.read_bytes()
+    header = json.loads(content[len(MAGIC) : mmap.PAGESIZE])
+    header["arrays"][0]["offset"] = offset
+    start = MAGIC + json.dumps(header).encode()
+    path.write_bytes(start.ljust(mmap.PAGESIZE) + content[mmap.PAGESIZE :])
     np.testing.assert_array_equal(offsets(dataset), expected)
     assert len(walks) == 2
 

@@ -158,7 +158,7 @@ def read(path: Path, built_from: str) -> dict[str, Array] | None:
         if path.stat().st_ino != stat.st_ino:  # replaced in the meantime
             return None
         index = {entry.name: _mapped(mapped, entry) for entry in header.arrays}
-    except (OSError, msgspec.DecodeError, ValueError, TypeError):
+    except (OSError, msgspec.DecodeError, ValueError, TypeError, OverflowError):
         return None
     version = (str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
     if version not in _verified:

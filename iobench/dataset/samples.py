@@ -153,6 +153,9 @@ class SamplesReader(formats.Reader):
             stored = [shapes_in(file) for file in files[low : low + FOLDER_FILES]]
             piece = dict[str, Array]()
             for field in own:
+                lacking = (n for n, one in enumerate(stored) if names[field.name] not in one)
+                if (number := next(lacking, None)) is not None:
+                    raise corrupt(files[low + number], f"an array {names[field.name]}", "none")
                 some = [one[names[field.name]] for one in stored]
                 known = [one.offset is not None and one.dtype == field.dtype for one in some]
                 offsets = [one.offset if plain else -1 for one, plain in zip(some, known, strict=True)]

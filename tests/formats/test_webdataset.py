@@ -52,6 +52,11 @@ def npy(array):
     return file.getvalue()
 
 
+def test_arrays_without_elements_are_refused(tmp_path):
+    with refused_as("empty"):
+        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", {"0.x.npy": npy(np.zeros(0)), "0.y.cls": b"1"}))
+
+
 @pytest.fixture(autouse=True)
 def two_samples_of_a_piece(monkeypatch):
     """Files are listed two samples at a time; the contract suite has them in one piece."""

@@ -305,6 +305,16 @@ def test_chunks_of_an_impossible_size_are_refused(tmp_path, extent):
         ZARR.infer_schema(tmp_path / "t")
 
 
+def test_more_chunks_than_a_shard_can_index_are_refused(tmp_path):
+    zarr.create_array(tmp_path / "t", data=np.ones((8, 3), np.uint8), chunks=(8, 3), shards=(8, 3))
+    metadata = tmp_path / "t" / "zarr.json"
+    described = json.loads(metadata.read_text())
+    described["chunk_grid"]["configuration"]["chunk_shape"][1] = 3 << 30
+    metadata.write_text(json.dumps(described))
+    with refused_as("invalid-chunks", path=tmp_path / "t"):
+        ZARR.infer_schema(tmp_path / "t")
+
+
 def test_a_sample_that_is_too_large_for_memory_is_refused(tmp_path):
     zarr.create_array(tmp_path / "t", shape=(1, 10**10), chunks=(1, 1000), dtype="f4")
     with refused_as("sample-too-large", found="38,146 MiB"):

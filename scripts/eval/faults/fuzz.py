@@ -33,6 +33,7 @@ from types import FrameType
 from typing import Any
 
 import iobench
+from eval.faults import fuzz_targets
 from eval.faults.children import CRASHED, DONE, HANGS, run_forked
 from eval.faults.fuzz_targets import Files, Target, targets
 from eval.faults.mutations import changed
@@ -142,7 +143,7 @@ def traced(target: Target, data: Path, on: bool) -> tuple[set[tuple[str, int]], 
         pass
     except Exception as error:  # noqa: BLE001 - libraries raise anything, which the sandbox reports
         last = traceback.extract_tb(error.__traceback__)[-1]
-        if not target.sandboxed or last.filename.startswith(ROOT) or isinstance(error, AssertionError):
+        if not target.sandboxed or last.filename.startswith((ROOT, fuzz_targets.__file__)):
             where = f"{os.path.relpath(last.filename, ROOT)}:{last.lineno}"
             return lines, f"{where} {type(error).__name__}: {str(error)[:200]}".replace("\n", " ")
     finally:

@@ -368,7 +368,10 @@ def _field_of(name: str, suffix: str, piece: TarPiece, images: ScaledImages) -> 
         shape, dtype = header.shape, header.dtype
         if dtype.name not in DTYPES:
             raise unsupported_dtype(path, f"files .{suffix}", dtype)
-        return Field(name, (VARIES, *shape[1:]) if shape and column.varies else shape, dtype.name)
+        inner = (VARIES, *shape[1:]) if shape and column.varies else shape
+        if 0 in inner:
+            raise corrupt(path, f"elements in the first .{suffix}", f"shape {shape}", kind="empty")
+        return Field(name, inner, dtype.name)
     if kind in NUMBERS:
         return Field(name, (), "int64")
     if kind in IMAGES:

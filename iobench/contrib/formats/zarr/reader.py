@@ -62,7 +62,7 @@ DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError),
     *(AttributeError, IndexError, AssertionError, SystemError, MemoryError, OverflowError, RecursionError),
 )
-MOST_EXTENT = (1 << 63) - 1
+MOST_EXTENT, MOST_IN_SHARD = (1 << 63) - 1, 1 << 22  # of which a shard's index takes 64 MiB
 # of versions 3 and 2; others, such as numcodecs' pickle, run code from the file
 CODECS = {
     *("bytes", "sharding_indexed", "zstd", "blosc", "gzip", "crc32c", "transpose"),
@@ -88,6 +88,10 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
             extents = (1, *array.chunks, *(array.shards or ()))
             if all(array.shape) and (min(extents) < 1 or max(extents) > MOST_EXTENT):  # zarr reads no chunk
                 raise corrupt(path, f"{name}: chunks of 1 to 2^63 - 1", str(extents)[:100], "invalid-chunks")
+            pairs = zip(array.shards or array.chunks, array.chunks, strict=True)
+            if (inside := math.prod(whole // step for whole, step in pairs)) > MOST_IN_SHARD:
+                expected = f"{name}: at most {MOST_IN_SHARD:,} chunks in a shard"
+                raise corrupt(path, expected, f"{inside:,}", "invalid-chunks")
         return arrays, not single and node.attrs.get(OURS) == 1
 
 
