@@ -44,7 +44,7 @@ from iobench.dataset.file_set import Detected
 from iobench.dataset.manifest import Manifest, check_name
 from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, ExternalData, FileStamp, HashedPart
 from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_library, stored_places
-from iobench.dataset.prepare import CLOCK_S, Prepared, library_of, nested, sweep_and_load
+from iobench.dataset.prepare import CLOCK_S, Prepared, library_of, nested_folders, sweep_and_load
 from iobench.dataset.remote_dataset import check_places
 from iobench.dataset.sandbox import Description, UntrustedData
 from iobench.dataset.sources import Source, check_selectable, default_name
@@ -242,7 +242,7 @@ def _check_separate(path: Path, root: Path) -> None:
     """Raise SourceError if iobench would write into the data, or prepare could remove them."""
     target, path = Path(os.path.realpath(root)), Path(os.path.realpath(path))
     if target == path or path in target.parents:
-        raise nested(root, path)
+        raise nested_folders(root, path)
     for folder in (path, *path.parents):
         if (folder / SEAL).exists() and (folder.parent / FILE_NAME).exists():
             hint = f"measure it with 'iobench run --name {folder.parent.name}', or add a copy"

@@ -292,11 +292,11 @@ def prepare(
     WrongContent
         If the data read back differ.
     """
-    if name is None and _nested(Path(data_dir) / source.name, source):
+    if name is None and _lies_in(Path(data_dir) / source.name, source):
         name = free_name(source, Path(data_dir))
     root = Path(data_dir) / check_name(source.name if name is None else name)
-    if _nested(root, source):
-        raise nested(root, Path(source.description["path"]))
+    if _lies_in(root, source):
+        raise nested_folders(root, Path(source.description["path"]))
     check_readable(root)
     forms = [formats.parse(v) for v in variants]
     for form in forms:
@@ -326,13 +326,13 @@ def writable_formats(schema: Schema) -> tuple[list[str], list[IobenchError]]:
     return writable, skipped
 
 
-def _nested(root: Path, source: Source) -> bool:
+def _lies_in(root: Path, source: Source) -> bool:
     """Return True if a dataset's folder is the user's own that a source reads, or would be inside it."""
     path, target = source.description.get("path"), Path(os.path.realpath(root))
     return path is not None and Path(os.path.realpath(path)) in (target, *target.parents)
 
 
-def nested(root: Path, path: Path) -> SourceError:
+def nested_folders(root: Path, path: Path) -> SourceError:
     """Return the error for a dataset's folder in the data that it is made of."""
     problem = f"the dataset's folder {root} would be inside the data"
     return SourceError(problem, "nested-folders", path, hint="use another --name, or another --data-dir")
@@ -343,11 +343,11 @@ def free_name(source: Source, data_dir: Path, added: Path | None = None) -> str:
 
     It is the source's own, with a number if a dataset of other data has that, or the source's files do.
     """
-    inside = _nested(data_dir, source)  # then every name is refused
+    inside = _lies_in(data_dir, source)  # then every name is refused
     return next(
         name
         for name in numbered(source.name, between="-")
-        if is_free(data_dir / name, source, added) and (inside or not _nested(data_dir / name, source))
+        if is_free(data_dir / name, source, added) and (inside or not _lies_in(data_dir / name, source))
     )
 
 
