@@ -21,13 +21,14 @@ MOST_SLOTS = 256  # looked at; further ones are released instead of reused
 Allocate = Callable[[int, int], list[Bytes]]  # (bytes per slot, slots) -> page-aligned slots
 
 
-def _next(slots: deque[Bytes]) -> tuple[Bytes, int]:
-    """Remove the first slot, and return it with the number of references to it."""
-    slot = slots.popleft()
-    return slot, sys.getrefcount(slot)
+def _next(slots: deque[Bytes]) -> tuple[Bytes, bool]:
+    """Remove the first slot, and return it with whether anything else refers to it.
 
-
-_, FREE = _next(deque([np.empty(0, np.uint8)]))  # references to a slot over which there is no view
+    A debugger may refer to all variables of this function, so another one's references are counted, too.
+    """
+    slot, other = slots.popleft(), object()
+    used = sys.getrefcount(slot) > sys.getrefcount(other)  # before the result refers to the slot
+    return slot, used
 
 
 class Ring:
@@ -67,8 +68,8 @@ class Ring:
         free, kept = None, 1
         with suppress(IndexError):  # other threads look at the rest
             for _ in range(len(self._slots)):
-                slot, references = _next(self._slots)
-                if references > FREE:
+                slot, used = _next(self._slots)
+                if used:
                     self._slots.append(slot)
                 elif len(slot) >= needed and free is None:
                     free = slot
