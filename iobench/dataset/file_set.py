@@ -31,6 +31,7 @@ from iobench.formats.folders import (
     ARRAYS,
     DESCRIBING,
     PACKED,
+    attributes_not_read,
     entries_of,
     file_of,
     files_below,
@@ -147,22 +148,28 @@ def _hdf5(path: Path) -> Iterator[Mapping[str, Any]]:
         yield datasets
 
 
-def texts_in(file: Path) -> tuple[set[str], set[str]]:
-    """Return names of what is not read in a file of samples: arrays of text, and attributes."""
+def texts_in(file: Path) -> set[str]:
+    """Return the names of what `load` does not read in a file: text, and other objects of HDF5."""
     if file.suffix.lower() == ".npz":
-        members = _members(file)
-        return members.keys() - shapes_in(file).keys(), set()
-    if file.suffix.lower() not in (".h5", ".hdf5"):
-        return set(), set()
+        return _members(file).keys() - shapes_in(file).keys()
+    if not has_suffix(file.name, OF_ROWS):
+        return set()
     import h5py
-
-    from iobench.formats.hdf5.datasets import attributes_in
 
     every = set[str]()
     with h5py.File(regular(file), "r") as opened:
         opened.visititems(lambda name, item: every.add(name) if isinstance(item, h5py.Dataset) else None)
     with _hdf5(file) as datasets:
-        return every - datasets.keys(), attributes_in(file)
+        return every - datasets.keys()
+
+
+def attributes_of(file: Path) -> list[Finding]:
+    """Return a note about the attributes of an HDF5 file, which are not read; none about other files."""
+    if not has_suffix(file.name, OF_ROWS):
+        return []
+    from iobench.formats.hdf5.datasets import attributes_in
+
+    return attributes_not_read(attributes_in(file))
 
 
 SAMPLES, PARTS, FIELDS = RELATIONS = ("samples", "parts", "fields")

@@ -238,7 +238,7 @@ class WholeFile(formats.Detectable):
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report arrays of text, which are left out."""
-        return parts_not_read("array", texts_in(path)[0], "")
+        return parts_not_read("array", texts_in(path), "")
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> formats.MappedReader:
         """Load a file."""

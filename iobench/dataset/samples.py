@@ -19,7 +19,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.dataset.file_set import ArrayShapes, data_files, load, shapes_in, texts_in
+from iobench.dataset.file_set import ArrayShapes, attributes_of, data_files, load, shapes_in, texts_in
 from iobench.formats import (
     Array,
     Batch,
@@ -100,11 +100,10 @@ class Samples(formats.Format, Detectable):
         """Return how labels were taken, where folders lie inside those of the classes."""
         if not path.is_dir():
             left = folders.parts_not_read("array", groups_of(path).left, " outside of the groups")
-            return left + folders.attributes_not_read(texts_in(path)[1])
+            return left + attributes_of(path)
         notes = ClassFolder.of(path, ARRAYS).notes() if is_class_folder(path, ARRAYS) else []
         first = files_of(path)[0][0]
-        texts, attributes = texts_in(first)
-        return notes + folders.parts_not_read("array", texts) + folders.attributes_not_read(attributes)
+        return notes + folders.parts_not_read("array", texts_in(first)) + attributes_of(first)
 
 
 class SamplesReader(formats.Reader):

@@ -71,9 +71,11 @@ class Ring:
                 slot, used = _next(self._slots)
                 if used:
                     self._slots.append(slot)
-                elif len(slot) >= needed and free is None:
+                elif len(slot) < needed:
+                    continue
+                elif free is None:
                     free = slot
-                elif len(slot) >= needed and kept < self._keep:
+                elif kept < self._keep:
                     kept += 1
                     self._slots.append(slot)
                 if free is not None and len(self._slots) < self._keep:
