@@ -440,7 +440,8 @@ class TestHostile:
         assert "prepare" not in error.value.hint
         pictures = pytest.importorskip("PIL.Image")
         (external / "p").mkdir()
-        pictures.new("L", (4, 4)).save(external / "p/1.png")
+        for name in ("image", "mask"):
+            pictures.new("L", (4, 4)).save(external / f"p/{name}.png")
         hint = self.refused(external / "p", "unrecognized", format=None).hint
         assert LABELLED in hint
 

@@ -127,8 +127,9 @@ def test_hdf5_files_of_several_lengths_are_parts(tmp_path, options):
 def test_folders_in_one_format_are_parts(tmp_path):
     for number in (10, 9):
         folder_of(tmp_path / f"a/e{number}", ".npy", [X[number], X[number, :, 0]], "f{}")
-    batch, _, variant = read(tmp_path / "a", tmp_path)
+    batch, notes, variant = read(tmp_path / "a", tmp_path)
     assert variant == "parts"  # of npy
+    assert [note.values for note in notes] == [{"folders": 2, "relation": "parts"}]
     np.testing.assert_array_equal(batch["f0"], np.concatenate([X[9], X[10]]))
 
 

@@ -83,7 +83,7 @@ def test_labels_of_inner_folders_are_said(tmp_path):
     ("names", "cause", "named"),
     [
         (("train/cat/0.jpg", "val/cat/1.jpg"), "several-splits", ["train", "val"]),
-        (("0.jpg", "1.jpg"), "no-label", ["0.jpg"]),
+        (("image_0.jpg", "mask_0.jpg"), "no-label", ["image_0.jpg"]),
         ((*USUAL, "3.jpg"), "no-label", ["3.jpg"]),
     ],
 )

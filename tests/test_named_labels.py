@@ -9,6 +9,7 @@ from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
+from iobench.formats.folders import natural
 
 NAMED = {  # names of files, classes, and the label of each file in natural order
     "words": (("cat.0", "cat.10", "cat.2", "dog.0", "dog.1"), ["cat", "dog"], [0, 0, 0, 1, 1]),
@@ -24,15 +25,17 @@ NAMED = {  # names of files, classes, and the label of each file in natural orde
         [1, 0, 1, 0],
     ),
 }
-AMBIGUOUS = (
-    ("IMG_0001", "IMG_0002", "IMG_0003", "IMG_0004"),  # one class
+UNCERTAIN = (
+    ("IMG_10", "IMG_2", "IMG_3", "IMG_4"),  # one class
     ("20_0_1", "21_1_1", "20_1_2", "21_0_2"),  # several numbers
     ("7_ann_0", "7_bob_0", "8_ann_1", "8_bob_1"),  # a word and several numbers
+    ("cat_1", "dog_2", "ant_3", "bee_4"),  # as many words as files
+    ("cat_1", "cat_2", "dog", "dog_3"),
+)
+SEVERAL_ROLES = (
     ("image_0", "image_1", "mask_0", "mask_1"),  # of one sample
     ("frames_0", "frames_1", "scans_0", "scans_1"),
     ("train_0", "train_1", "test_0", "test_1"),
-    ("cat_1", "dog_2", "ant_3", "bee_4"),  # as many words as files
-    ("cat_1", "cat_2", "dog", "dog_3"),
 )
 
 
@@ -58,8 +61,28 @@ def test_labels_are_taken_from_names_alike_and_said(tmp_path, names, classes, la
         assert [(note.kind, note.values) for note in said] == [("named-labels", {"labels": 2})]
 
 
-@pytest.mark.parametrize("names", AMBIGUOUS)
-def test_names_that_may_tell_something_else_are_no_labels(tmp_path, names):
+@pytest.mark.parametrize("names", UNCERTAIN)
+def test_images_whose_names_tell_no_label_are_read_without_labels(tmp_path, names):
+    folder, notes = images(tmp_path / "a", names), []
+    (folder / "labels.csv").write_text("file,label\n")
+    source = open_source(folder, (8, 8, 3))
+    manifest, row = add(folder, data_dir=tmp_path / "data", warn=notes.append)
+    with manifest.opener(row.variant)() as reader:
+        added = reader.batch(slice(None))
+    (batch,) = source.batches()
+    assert [*added, *batch] == ["image", "x"]
+    assert next(open_source(folder, (-1, -1, 3)).batches())["x"].values.tolist() == [
+        pixel for pixels in batch["x"].tolist() for row in pixels for pixel in row
+    ]
+    expected = [names.index(name) for name in sorted(names, key=natural)]
+    assert [int(pixels.ravel()[0]) // 20 for pixels in added["image"]] == expected
+    np.testing.assert_array_equal(added["image"], batch["x"])
+    for said in (notes, source.notes):
+        assert [(one.kind, one.values["files"]) for one in said] == [("no-labels", 4), ("not-read", 5)]
+
+
+@pytest.mark.parametrize("names", SEVERAL_ROLES)
+def test_names_that_say_what_each_file_is_to_another_are_refused(tmp_path, names):
     folder = images(tmp_path / "a", names)
     assert not formats.get("images").sniff(folder)
     with pytest.raises(SourceError, check=kind("no-label")):

@@ -77,6 +77,11 @@ def assert_tidy(root, variants=()):
     assert {path.stem for path in (root / ".index").glob("*")} == folders
 
 
+def test_a_path_in_place_of_a_source_is_refused(tmp_path):
+    with pytest.raises(SourceError, check=kind("no-source")):
+        iobench.prepare("x.npy", data_dir=tmp_path)
+
+
 class Changing(Arrays):
     """A source whose data change each time they are read."""
 

@@ -236,8 +236,7 @@ def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, devi
             activity = profiling.activity_in(frame)
             if activity is None:
                 raise
-            problem = f"{error.problem}; it {DID[activity]}"
-            raise DeadlineReached(problem, kind=error.kind, hint=error.hint) from error
+            raise error.changed(problem=f"{error.problem}; it {DID[activity]}") from error
     except TargetError:
         raise
     except USER_ERRORS as error:

@@ -254,7 +254,10 @@ def detect_files(
         if relation == SAMPLES:
             problem = f"its folders, each in format {form.name}, cannot be read as samples"
             raise CorruptArtifact(problem, "several-readings", path, hint="give --files parts")
-        return Detected(f"parts:of={form.name}")
+        count = sum(one.is_dir() for one in entries_of(path))
+        message = f"{count:,} folders in format {form.name}: taken as {count:,} {PARTS}"
+        taken = Finding("files", message, None, {"folders": count, "relation": PARTS})
+        return Detected(f"parts:of={form.name}", () if relation else (taken,))
     suffixes = {PACKED if file.name.lower().endswith(PACKED) else file.suffix.lower() for file in files}
     if len(files) > 1 and len(suffixes) == 1 and suffixes <= {*ARRAYS, PACKED} - {".gz"}:
         return _detect_arrays(path, files, relation, selected)

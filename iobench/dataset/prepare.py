@@ -292,6 +292,9 @@ def prepare(
     WrongContent
         If the data read back differ.
     """
+    if not isinstance(source, Source):
+        hint = "give a source, such as iobench.open_source(PATH)"
+        raise SourceError("prepare: it has no samples", "no-source", found=repr(source), hint=hint)
     if name is None and _lies_in(Path(data_dir) / source.name, source):
         name = free_name(source, Path(data_dir))
     root = Path(data_dir) / check_name(source.name if name is None else name)

@@ -106,21 +106,24 @@ def has_suffix(name: str, suffixes: Collection[str]) -> bool:
     return os.path.splitext(name)[1].lower() in suffixes
 
 
-def is_class_folder(path: Path, suffixes: Collection[str], strays: bool = False) -> bool:
+def is_class_folder(path: Path, suffixes: Collection[str], media: bool = False) -> bool:
     """Return True for a folder with files of these suffixes per class, and no other data in it.
 
-    They lie in a subfolder per class, or have the class in their name. With `strays` files that are no data
-    of other formats may lie beside the subfolders, if all of these hold some.
+    They lie in a subfolder per class, or have the class in their name. Files of `media` may have no class, if
+    they are most files, and what is no data of other formats may lie beside them or such subfolders.
     """
     try:
         entries = entries_of(path)
         folders, plain = [entry for entry in entries if entry.is_dir()], {*DESCRIBING, *suffixes}
-        if other := [one for one in entries if not one.is_dir() and not has_suffix(one.name, plain)]:
-            stray = strays and folders and not any(has_suffix(one.name, BESIDE) for one in other)
-            return bool(stray) and all(_holds(folder, suffixes) for folder in folders)
-        if any(_holds(folder, suffixes) for folder in folders):
-            return True
-        return bool(labels_in_names([one.name for one in entries if has_suffix(one.name, suffixes)]))
+        other = [one for one in entries if not one.is_dir() and not has_suffix(one.name, plain)]
+        if other and (not media or any(has_suffix(one.name, BESIDE) for one in other)):
+            return False
+        if any(holding := [_holds(folder, suffixes) for folder in folders]):
+            return not other or all(holding)
+        files = [one.name for one in entries if not one.is_dir()]
+        names = [name for name in files if has_suffix(name, suffixes)]
+        most = media and 2 * len(names) >= len(files) > 0
+        return bool(labels_in_names(names)) or (most and not several_roles(names))
     except OSError:
         return False
 
@@ -134,9 +137,7 @@ def _holds(folder: os.DirEntry[str], suffixes: Collection[str]) -> bool:
 def contains_images(path: Path) -> bool:
     """Return whether a folder has images in its subfolders and no other data, or images directly in it."""
     loose = (entry for entry in entries_of(path) if not entry.is_dir())
-    return is_class_folder(path, IMAGES, strays=True) or any(
-        has_suffix(entry.name, IMAGES) for entry in loose
-    )
+    return is_class_folder(path, IMAGES, media=True) or any(has_suffix(entry.name, IMAGES) for entry in loose)
 
 
 def labels_in_names(names: Sequence[str]) -> list[str]:
@@ -156,13 +157,21 @@ def labels_in_names(names: Sequence[str]) -> list[str]:
     return words if several and not none else []
 
 
+def several_roles(names: Sequence[str]) -> bool:
+    """Return whether files have different roles by their names, as image and mask, or train and test."""
+    words = (re.split(r"[\W\d_]+", os.path.splitext(name)[0].lower()) for name in names)
+    roles = {frozenset(one for one in own if ROLES.fullmatch(one) or SPLIT.fullmatch(one)) for own in words}
+    return len(roles) > 1
+
+
 @dataclass(frozen=True)
 class ClassFolder:
     """A folder with a subfolder per class, as torchvision's ImageFolder reads it; or of files named by class.
 
     `classes` are the names of its subfolders, sorted; the position of a name is its label. `files` are those
     of all classes, also in folders inside a class's; `labels` has the label of each. In a folder without such
-    subfolders, `classes` are the words of `labels_in_names`, in natural order.
+    subfolders, `classes` are the words of `labels_in_names`, in natural order; where names tell none, there
+    are no classes, and all labels are 0.
     """
 
     path: Path
@@ -174,8 +183,9 @@ class ClassFolder:
     def of(cls, path: Path, suffixes: Collection[str], links: bool = False) -> ClassFolder:
         """List the files of these suffixes.
 
-        CorruptArtifact of kind ``no-label`` for such a file outside of the subfolders, ``several-splits`` for
-        folders like train and val, ``no-files`` without a file, or ``link`` unless `links` are allowed.
+        CorruptArtifact of kind ``no-label`` for such a file beside subfolders that hold some, or without any
+        if names say that files have several roles, ``several-splits`` for folders like train and val,
+        ``no-files`` without a file, or ``link`` unless `links` are allowed.
         """
         files: list[Path] = []
         labels: list[int] = []
@@ -190,10 +200,13 @@ class ClassFolder:
                 files += sorted(Path(one.path) for one in own)
                 labels += [label] * len(own)
         names = tuple(folder.name for folder in folders)
-        if not files and (words := labels_in_names([one.name for one in loose])):
+        loose_names = [one.name for one in loose]
+        if not files and loose and not several_roles(loose_names):
+            words = labels_in_names(loose_names)
             names = tuple(sorted(set(words), key=natural))
             numbers = {name: number for number, name in enumerate(names)}
-            named = {Path(one.path): numbers[word] for one, word in zip(loose, words, strict=True)}
+            words = words or [""] * len(loose)
+            named = {Path(one.path): numbers.get(word, 0) for one, word in zip(loose, words, strict=True)}
             files = sorted(named, key=natural)
             labels, linked = [named[file] for file in files], [file for file in files if file.is_symlink()]
         elif loose:
@@ -204,7 +217,7 @@ class ClassFolder:
         if not files:
             problem = f"no file in its {counted(len(folders), 'subfolder')} ends in {enumerated(suffixes)}"
             raise CorruptArtifact(problem, "no-files", path)
-        used = [names[label] for label in sorted(set(labels))]
+        used = [names[label] for label in sorted(set(labels)) if names]
         if used and all(map(SPLIT.match, used)):
             problem = f"its folders are splits of a dataset, not labels: {enumerated(used, most=MOST_NAMED)}"
             hint = f"name one of them: {' or '.join(str(path / name) for name in used[:MOST_NAMED])}"
@@ -213,11 +226,22 @@ class ClassFolder:
             raise CorruptArtifact("a symbolic link", "link", linked[0], expected="files in this folder")
         return cls(path, names, tuple(files), np.array(labels, np.int64))
 
+    def names(self, content: str, given: Sequence[str] = ()) -> Sequence[str]:
+        """Return the names of its fields, `content` and with classes `label`; those `given` if as many."""
+        names = (content, *["label"] * bool(self.classes))
+        return given if len(given) == len(names) else names
+
     def notes(self) -> list[Finding]:
         """Return how labels were taken, where folders lie inside those of the classes, or names say them.
 
         Also, if all files have one label though there are other folders or files that may say more.
         """
+        if not self.classes:
+            message = (
+                f"{counted(len(self.files), 'file')} in no subfolder, whose names tell no label: no labels"
+            )
+            hint = f"if they have labels, {LABELLED}"
+            return [Finding("no-labels", message, hint, {"files": len(self.files)})]
         used = set(self.labels.tolist())
         more = len(self.classes) > 1 or any(not one.is_dir() for one in entries_of(self.path))
         if len(used) == 1 and self.files[0].parent != self.path and more:

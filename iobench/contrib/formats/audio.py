@@ -108,23 +108,24 @@ class Audio(Format, Detectable):
         return FilesReader(path, schema, existing, Npy().open(path, schema.fixed), _decoded)
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a folder with sound files in its subfolders, and no other data in it."""
-        return is_class_folder(path, SUFFIXES, strays=True)
+        """Return True for a folder with sound files, in its subfolders or in it, and no other data in it."""
+        return is_class_folder(path, SUFFIXES, media=True)
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return the clips of all classes."""
         return ClassFolder.of(path, SUFFIXES).files
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of fields `audio` and `label`; reads the header of every file.
+        """Return the schema of fields `audio` and, if there is one, `label`; reads the header of every file.
 
         Clips are int16 if that holds all of them, else float32.
 
         CorruptArtifact if a file cannot be read, of kind ``unequal-channels``, or as from `ClassFolder.of`.
         """
-        files = self.files(path)
+        folder = ClassFolder.of(path, SUFFIXES)
+        files = folder.files
         headers = [_header(file) for file in files]
-        audio, label = (field.name for field in fields) if len(fields) == 2 else ("audio", "label")
+        audio, *labels = folder.names("audio", [field.name for field in fields])
         channels, first = headers[0].channels, files[0]
         for file, header in zip(files, headers, strict=True):
             if header.channels != channels:
@@ -135,7 +136,8 @@ class Audio(Format, Detectable):
         shape = (VARIES,) if channels == 1 else (VARIES, channels)
         total = sum(header.frames for header in headers)
         clips = Field(audio, shape, dtype)
-        return Schema(len(files), (clips, Field(label, (), "int64")), totals={audio: total})
+        scalars = [Field(name, (), "int64") for name in labels]
+        return Schema(len(files), (clips, *scalars), totals={audio: total})
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return how labels were taken, and a note if the clips have several sample rates."""

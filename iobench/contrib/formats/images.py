@@ -5,8 +5,8 @@
 
 PNG is lossless. A JPEG artifact is verified against the pixels that its own files decode to.
 Existing folders with one folder per class, as torchvision's ImageFolder reads them, can be read in place:
-field `image` holds the pixels, `label` the number of the class in the order of the folders' names. With a
-shape, images of more types than these are decoded.
+field `image` holds the pixels, `label`, if there is one, the number of the class in the order of the folders'
+names. With a shape, images of more types than these are decoded.
 """
 
 from __future__ import annotations
@@ -177,25 +177,27 @@ class Images(ScaledImages, Detectable):
         return reader
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a folder with image files in its subfolders, and no other data in it."""
-        return is_class_folder(path, IMAGES, strays=True)
+        """Return True for a folder with image files, in its subfolders or in it, and no other data in it."""
+        return is_class_folder(path, IMAGES, media=True)
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return the images of all classes."""
         return ClassFolder.of(path, IMAGES).files
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of fields `image` and `label`; reads the header of every image.
+        """Return the schema of fields `image` and, if there is one, `label`; reads every image's header.
 
         CorruptArtifact if an image cannot be read, of kind ``unequal-shapes``, or as from `ClassFolder.of`.
         """
-        files = self.files(path)
-        names = [one.name for one in fields if one.name not in own_extents(fields).values()]
-        image, label = names if len(names) == 2 else ("image", "label")
+        folder = ClassFolder.of(path, IMAGES)
+        files, extents = folder.files, own_extents(fields).values()
+        given = [one.name for one in fields if one.name not in extents]
+        image, *labels = folder.names("image", given)
         shape = (VARIES,) if self.encoded else self.scaled_shape or self._common_shape(path, files)
         field = Field(image, shape, "uint8")
         totals = {image: sum(self._length(field, file) for file in files)} if field.is_ragged else {}
-        return Schema(len(files), with_extents((field, Field(label, (), "int64"))), totals=totals)
+        scalars = [Field(name, (), "int64") for name in labels]
+        return Schema(len(files), with_extents((field, *scalars)), totals=totals)
 
     def _length(self, field: Field, file: Path) -> int:
         """Return the bytes of a file, or the pixels of an image of its own size."""

@@ -52,7 +52,7 @@ ImageFile: TypeAlias = tuple[Path, int, os.stat_result]  # with the number of it
 
 
 class ImageFolder(Source):
-    """Images as the field `x` (uint8) and labels as `y` (int64).
+    """Images as the field `x` (uint8) and labels, if there are any, as `y` (int64).
 
     A label is the index of the subfolder in alphabetical order. The shorter side of an image is resized to
     fit, and the rest is cropped around the center. Files and labels are those of `ClassFolder`.
@@ -100,8 +100,9 @@ class ImageFolder(Source):
             self._note_gray(f"3x{self._layout.height}x{self._layout.width}")
 
     @property
-    def _fields(self) -> tuple[Field, Field]:
-        return Field("x", self._layout.shape, "uint8"), Field("y", (), "int64")
+    def _fields(self) -> tuple[Field, ...]:
+        labels = [Field("y", (), "int64")] * bool(self.labels)
+        return Field("x", self._layout.shape, "uint8"), *labels
 
     def _undecodable(self) -> Iterator[SourceError]:
         """Yield the errors of images that cannot be decoded, and remove these from the files."""
@@ -180,7 +181,8 @@ class ImageFolder(Source):
             for start in range(0, len(self._files), rows):
                 files = self._files[start : start + rows]
                 labels = np.array([number for _, number, _ in files], np.int64)
-                yield {**self._pixels(list(pool.map(decode, files))), "y": labels}
+                batch = self._pixels(list(pool.map(decode, files)))
+                yield batch | {"y": labels} if self.labels else batch
 
     def _pixels(self, images: Sequence[Array]) -> Batch:
         return {"x": np.stack(images)}
@@ -210,13 +212,13 @@ class UnscaledImages(ImageFolder):
     def _inspect(self) -> None:
         with _image_threads() as pool:
             headers = list(pool.map(_header, (path for path, _, _ in self._files)))
-        field, label = self._fields
+        field, *scalars = self._fields
         pixels = [height * width for height, width, _ in headers]
         for (path, _, _), count in zip(self._files, pixels, strict=True):
             check_sample("", (), count * field.sample_bytes, path)
         self._scales = [(1.0, 1.0)]
         totals = {field.name: sum(pixels)}
-        self.schema = Schema(len(self._files), with_extents((field, label)), totals=totals)
+        self.schema = Schema(len(self._files), with_extents((field, *scalars)), totals=totals)
         if self._layout.mode == "L" and any(colored for _, _, colored in headers):
             self._note_gray("'*x*x3'")
 

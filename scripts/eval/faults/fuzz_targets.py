@@ -164,8 +164,8 @@ def read_format(form: Any, fields: tuple[Field, ...], name: str, folder: Path) -
     form.notes(path, schema)
     count = min(ROWS, schema.samples)
     if not isinstance(form, formats.Format):
-        with form.open(path, schema) as reader:
-            reader.batch(slice(0, count))
+        for _ in form.batches(path, schema):
+            pass
         return
     opener = Opener(form, path, schema)
     opener.check()

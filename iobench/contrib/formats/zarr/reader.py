@@ -207,7 +207,7 @@ def not_read(path: Path, schema: Schema, chosen: Sequence[str]) -> list[Finding]
     left_out = _left_out(arrays, chosen).intersection(select_arrays(path, arrays, chosen))
     notes = parts_not_read("array", left_out, " without an axis of samples")
     nodes = (*arrays.values(), zarr.open(path, mode="r", use_consolidated=False))
-    notes += attributes_not_read(name for node in nodes for name in node.attrs)
+    notes += attributes_not_read(str(name) for node in nodes for name in node.attrs)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
