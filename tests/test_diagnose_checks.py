@@ -605,6 +605,15 @@ def listing(folder):
     return [lambda row: named(sorted(folder.glob("*.bin"))[row]), lambda row: named(paths[row])]
 
 
+def searched(folder):
+    names = [f"{number}.jpg" for number in range(20_000)]
+    places = {name: number for number, name in enumerate(names)}
+    return [
+        lambda row: torch.tensor(names.index(names[-1 - row])),
+        lambda row: torch.tensor(places[names[row]]),
+    ]
+
+
 def sound(folder):
     soundfile = pytest.importorskip("soundfile")
     soundfile.write(folder / "x.flac", np.zeros(400_000), 16_000)
@@ -621,6 +630,7 @@ def sound(folder):
         ("file-reopened", hdf5_file, 1024),
         ("array-lookup", hdf5_array, 1024),
         ("folder-listed", listing, 512),
+        ("list-searched", searched, 512),
         ("whole-sound", sound, 128),
         ("file-per-sample", files, 1024),
         ("dataframe-rows", rows_of_a_table, 4096),

@@ -146,6 +146,26 @@ def test_shards_of_tokens_with_and_without_headers_are_parts(tmp_path):
     assert [note.values["left_over"] for note in notes] == [len(tokens) - 68 * 1024 - 1]
 
 
+def test_a_vocabulary_beside_tokens_is_not_read(tmp_path):
+    tokens, notes = np.arange(3000, dtype=np.uint16), []
+    (tmp_path / "a").mkdir()
+    for name, content in {"val.bin": tokens, "meta.pkl": tokens[:2000], "prepare.py": tokens[:7]}.items():
+        (tmp_path / "a" / name).write_bytes(content.tobytes())
+    with refused_as("unrecognized", SourceError, match="--format parts:of=tokens"):
+        add(tmp_path / "a", data_dir=tmp_path / "data")
+    add(tmp_path / "a", "parts:of=tokens", data_dir=tmp_path / "data", warn=notes.append)
+    assert {"files": 3, "not_read": 2, ".pkl": 1, ".py": 1} in [one.values for one in notes]
+
+
+@pytest.mark.parametrize("beside", ["convert.log", "save.py", "README.rst"])
+def test_what_is_no_data_beside_samples_is_counted(tmp_path, beside):
+    folder_of(tmp_path / "a", ".npz", [X[0], X[1]], "x{}")
+    (tmp_path / "a" / beside).touch()
+    _, notes, variant = read(tmp_path / "a", tmp_path)
+    assert variant == "samples"
+    assert [one.values["not_read"] for one in notes if one.kind == "not-read"] == [1]
+
+
 @pytest.mark.parametrize(("size", "cause"), [(800, "too-few-tokens"), (801, "source")])
 def test_a_short_or_odd_shard_of_tokens_is_named_with_what_to_type(tmp_path, size, cause):
     tokens = (np.arange(70_000) % 50_000).astype(np.uint16).tobytes()

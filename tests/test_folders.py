@@ -43,6 +43,7 @@ LAYOUTS = {  # files, labels, and the numbers of files that are not read
     "an empty class": ((*USUAL, "ant/"), [1, 1, 2], {}),
     "inner folders": (("cat/big/0.jpg", "cat/small/1.jpg", "dog/2.jpg"), [0, 0, 1], {}),
     "other images": ((*USUAL, "dog/3.webp", "dog/4.bmp", "dog/5.tif"), [0, 0, 1, 1, 1, 1], {}),
+    "a table": ((*USUAL, "metadata.jsonl"), [0, 0, 1], {".jsonl": 1}),
     "other suffixes": ((*USUAL, "dog/3.heic", "dog/4.heic", "cat/a.txt"), [0, 0, 1], {".heic": 2, ".txt": 1}),
     "a description": ((*USUAL, "README", "Thumbs.db"), [0, 0, 1], {"without a suffix": 1, ".db": 1}),
 }
@@ -96,6 +97,26 @@ def test_what_is_no_folder_per_class_is_refused_alike(tmp_path, names, cause, na
         with refused_as(cause, SourceError) as caught:
             read()
         assert all(str(folder / name) in str(caught.value) for name in named)
+
+
+@pytest.mark.parametrize(("mode", "cause"), [("I;16", "deep-pixels"), ("RGB", "several-images")])
+def test_images_that_cannot_be_scaled_are_not_said_to_be(tmp_path, mode, cause):
+    pages = [Image.new(mode, (9, 9)) for _ in range(2)]
+    (tmp_path / "a/cat").mkdir(parents=True)
+    Image.new("CMYK", (9, 9)).save(tmp_path / "a/cat/0.jpg")
+    pages[0].save(tmp_path / "a/cat/1.tif", save_all=mode == "RGB", append_images=pages[1:] * (mode == "RGB"))
+    for variant in (None, VARIANT):
+        with refused_as(cause, SourceError):
+            add(tmp_path / "a", variant, data_dir=tmp_path / "data")
+
+
+def test_images_and_their_masks_are_said_to_have_the_same_names(tmp_path):
+    names = [
+        f"{folder}/2007_{number}" for folder in ("JPEGImages", "SegmentationClass") for number in range(3)
+    ]
+    folder, notes = write(tmp_path / "a", *[f"{name}.png" for name in names], "Annotations/2007_0.xml"), []
+    add(folder, data_dir=tmp_path / "data", warn=notes.append)
+    assert [one.values["labels"] for one in notes if one.kind == "same-names"] == [2]
 
 
 def test_an_empty_image_is_refused_with_what_to_do(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from iobench.advise import diagnosis
+from iobench.advise.answer import no_time
 from iobench.advise.checks import profiling
 from iobench.advise.checks.call_costs import Profile, visible_opens
 from iobench.advise.checks.loop_stats import MOST_BYTES, LoopStats, padding_of, repeated_share
@@ -35,6 +36,7 @@ from iobench.bench.budget import Budget
 from iobench.host.machine_load import BackgroundLoadMonitor
 from iobench.loading.inspection import batch_tensors, shallow_copy
 from iobench.loading.user_errors import USER_ERRORS, loader_error, loader_errors
+from iobench.results.run_warning import LONGER
 
 WATCH, PROFILE, PROBES = 0.2, 0.15, 0.1  # of the time
 MOST_S = 10.0  # for watching, and for profiling: more time is for the comparison
@@ -170,8 +172,8 @@ def _raced(
     )
     candidates, skipped = search_space.candidates_for(race.loader, traits)
     candidates[1:1] = found.changes  # before those that take long to start
-    candidates, late = race.fitting(candidates, loop.first_wait_s, loop.elapsed_s / loop.batches)
-    found.skipped = [*skipped, *found.skipped, *late]
+    candidates, late = race.fitting(candidates, loop.first_wait_s, loop.elapsed_s, loop.batches)
+    found.skipped = [*skipped, *found.skipped, *no_time([one.name for one in late], LONGER)]
     if len(candidates) < 2:
         return []
     with race.active():

@@ -322,7 +322,9 @@ def _next_step(verdict: Finding, others: Sequence[Finding], target: str, max_tim
         return "make the step faster; loading keeps up with it"
     if not target:
         return f"'iobench diagnose {loader}', a function that returns this loader, measures what would help"
-    if verdict.kind == "too-short" or any(one.kind in ("undecided", "no-time") for one in others):
+    decided = any(isinstance(one, Advice) and one.gain for one in others)
+    late = not decided and any(one.kind in ("undecided", "no-time") for one in others)
+    if verdict.kind == "too-short" or late:
         return f"'iobench diagnose {loader} --max-time {math.ceil(2 * max_time_s)}' has time to decide"
     if command := next((found[0] for one in others if (found := COMMAND.findall(one.hint or ""))), ""):
         return f"'{command}'"

@@ -259,14 +259,20 @@ class _Tuning:
             uneven=timing.wait_p50_s <= UNEVEN * timing.wait_s / turn.batches,
         )
         candidates, skipped = search_space.candidates_for(race.loader, traits, race.limits)
-        batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
+        lengths = timing.open_s + timing.first_batch_s, turn.epoch_s, turn.epoch_batches or turn.batches
         # there must be time for a turn of each, and three of the best
-        fitting, late = race.fitting(candidates, timing.open_s + timing.first_batch_s, batch_s, 2 * CUTS)
+        fitting, late = race.fitting(candidates, *lengths, 2 * CUTS)
         self.status(f"race of {counted(len(fitting), 'setting')}: {names_of(fitting)}")
         race.race(fitting, watchdog.part(RACE).seconds, self.seed)
+        if late and fitting[0].over_limit is None and len(self._finalists(fitting)) < 2:
+            # then no final rounds need the time that is left
+            more, late = race.fitting([fitting[0], *late], *lengths)
+            self.status(f"race of {counted(len(more), 'setting')} more: {names_of(more)}")
+            race.race(more, watchdog.part(RACE).seconds, self.seed)
+            fitting += more[1:]
         if len(fitting) > 1:
             fitting += self._refined(fitting, replace(traits, starting=True))
-        return fitting, [*skipped, *late]
+        return fitting, [*skipped, *answer.no_time([one.name for one in late], LONGER)]
 
     def _refined(self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits) -> list[Candidate]:
         """Race the fastest candidate against itself with one more setting changed; return the latter."""

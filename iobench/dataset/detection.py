@@ -14,7 +14,7 @@ from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.dataset import sandbox
 from iobench.dataset.file_set import TABLES, Detected, data_files
-from iobench.formats.folders import DESCRIBING, LABELLED, contains_images, has_suffix, suffix_of
+from iobench.formats.folders import BESIDE, LABELLED, contains_images, entries_of, has_suffix, suffix_of
 
 HEAD_BYTES = 4096  # of a file, by which it is recognized
 PACKED = {  # by the first bytes: the program, and how to unpack
@@ -87,8 +87,11 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
     if tables and (name := result.first_format(path)):
         return Detected(name, result.notes)
     if adds and path.is_dir() and contains_images(path):
-        problem = "its images are in no subfolder, and their names tell no label"
-        raise SourceError(problem, "unrecognized", path, hint=LABELLED)
+        problem, hint = "its images are in no subfolder, and their names tell no label", LABELLED
+        if beside := [one.name for one in entries_of(path) if has_suffix(one.name, BESIDE)]:
+            problem = f"{beside[0]} may hold the samples, or the labels of the images beside it"
+            hint = "give --format images to read the images alone, or move one of both out of the folder"
+        raise SourceError(problem, "unrecognized", path, hint=hint)
     if not tables or (adds and suffix_of(path) in ADAPTED and not path.is_dir()):
         problem = f"{path.suffix or result.formats[0]} is not read in place"
         hint = f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
@@ -109,10 +112,14 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
 
 def _of_one_kind(path: Path, flag: str) -> SourceError | None:
     """Return the error for a folder whose files have one suffix that says how to read or convert them."""
-    files = [one for one in data_files(path) if not has_suffix(one.name, DESCRIBING)]
-    suffix, *others = {suffix_of(one) for one in files} or {""}
-    if others:
+    every = data_files(path)
+    suffixes = {suffix_of(one) for one in every}
+    if len(suffixes) > 1:
+        suffixes = {one for one in suffixes if formats.meant(one[1:])}
+    if len(suffixes) != 1:
         return None
+    (suffix,) = suffixes
+    files = [one for one in every if suffix_of(one) == suffix]
     problem = f"a folder of {suffix} files is not read"
     if code := CONVERSIONS.get(suffix, MATLAB if suffix == ".mat" else ""):
         first = files[0].name

@@ -199,13 +199,16 @@ def data_files(folder: Path) -> list[Path]:
                 problem = f"it is the same file as {other}, so its samples would come twice"
                 hint = f"name one of their folders: {other.parent} or {file.parent}"
                 raise CorruptArtifact(problem, "same-file", file, hint=hint)
-    return sorted((one for one in files if not has_suffix(one.name, (*DESCRIBING, ".cls"))), key=natural)
+    return sorted(
+        (one for one in files if not has_suffix(one.name, (*DESCRIBING, ".cls", ".py"))), key=natural
+    )
 
 
 def parts_in(folder: Path, form: Detectable) -> list[Path]:
     """Return the parts at a path, which a format reads: groups of a file, subfolders of a folder, or files.
 
-    Files count if the format reads the largest one of their suffix; all count if it recognizes none.
+    Files count if the format reads the largest one of their suffix. If it recognizes none, those count whose
+    suffix means it, or all.
     """
     if form.sniff(folder) and (groups := form.groups(folder).arrays):
         return [folder / name for name in groups]
@@ -217,7 +220,8 @@ def parts_in(folder: Path, form: Detectable) -> list[Path]:
         suffix: form.sniff(file) or (suffix in ARRAYS and _describes(form, file))
         for suffix, file in _largest(files).items()
     }
-    return [file for file in files if taken[file.suffix]] or files
+    named = [file for file in files if formats.meant(file.suffix[1:]) == getattr(form, "name", None)]
+    return [file for file in files if taken[file.suffix]] or named or files
 
 
 def _largest(files: Iterable[Path]) -> dict[str, Path]:

@@ -27,11 +27,13 @@ IMAGES = (*JPEG, ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm
 ARRAYS = (".npy", ".npz", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".gz")
 PACKED = ".npy.gz"
 # of what describes a folder per class, and lies in it
-DESCRIBING = ("", ".txt", ".md", ".csv", ".tsv", ".json", ".yaml", ".yml", ".xml", ".html", ".pdf", ".db")
+DESCRIBING = (
+    *("", ".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".yaml", ".yml", ".xml", ".html", ".pdf", ".db"),
+    *(".log", ".out", ".err", ".lock", ".tmp", ".sh"),
+)
 # data that may hold the labels of what lies beside them
 BESIDE = (
     *ARRAYS,
-    ".jsonl",
     ".parquet",
     ".arrow",
     ".tar",
@@ -50,7 +52,7 @@ SPLIT = re.compile(
 STATED = re.compile(r"(?:label|class|cls)[ _=-]?(\d+)", re.IGNORECASE)  # in a name: `img_7_label3`
 NUMBERED = re.compile(r"(\D*?)[\W_]*\d+\)?|\d+[\W_]*(\D*)")  # words and one number: `cat.7`, `7_cat`
 ROLES = re.compile(  # words that name what a file is to another one of the same sample
-    r"(x|y|ima?ge?|photo|frame|scan|mask|seg|label|annotation|input|target|gt|depth|left|right|rgb)s?",
+    r"(x|y|ima?ge?|photo|frame|scan|mask|seg(mentation)?|label|annotation|input|target|gt|depth|left|right|rgb)s?",
     re.IGNORECASE,
 )
 MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
@@ -279,7 +281,7 @@ class ClassFolder:
         if len({frozenset(stems[low : low + counts[0]]) for low in range(0, len(stems), counts[0])}) > 1:
             return []
         names = [self.classes[label] for label in used]
-        words = re.split(r"[\W\d_]+", " ".join(names))
+        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", " ".join(names))  # also of SegmentationClass
         numbered = all(re.sub(r"copy|[\W_]", "", stem).isdecimal() for stem in stems)
         if numbered and not any(map(ROLES.fullmatch, words)):
             return []  # labels whose files are numbered alike

@@ -244,6 +244,12 @@ def image_size(file: BinaryIO) -> tuple[int, int, bool]:
         return int(image.width), int(image.height), image.mode not in GRAY
 
 
+def check_header(path: Path) -> None:
+    """Raise SourceError if a file's header says that it is none of the images that are decoded."""
+    with image_errors(path), regular(path).open("rb") as file, Image.open(file, formats=KINDS) as image:
+        _check(path, image, file)
+
+
 @contextmanager
 def image_errors(path: Path) -> Iterator[None]:
     """Turn whatever is raised while an image is opened and decoded into SourceError."""

@@ -81,6 +81,17 @@ def test_files_of_pyarrow_are_read_in_place(tmp_path, stream):
         assert set(reader.placement()) == set(expected) - {"train_mask"}
 
 
+def test_a_feather_file_is_recognized_where_it_is_an_arrow_file(tmp_path):
+    from pyarrow import feather
+
+    feather.write_feather(
+        pa.table({"x": pa.array([1, 2])}), tmp_path / "x.feather", compression="uncompressed"
+    )
+    assert ARROW.sniff(tmp_path / "x.feather")
+    (tmp_path / "v1.feather").write_bytes(b"FEA1")
+    assert not ARROW.sniff(tmp_path / "v1.feather")
+
+
 def test_a_folder_that_datasets_saved_is_read_in_place(tmp_path):
     datasets = pytest.importorskip("datasets")
     images = np.random.default_rng(0).integers(0, 256, (20, 3, 4, 5), dtype=np.uint8)

@@ -131,6 +131,14 @@ WORK = {
         hint="keep the array itself (self.x = file['x']), in the first __getitem__ of each process",
         measured_by=("kept-arrays",),
     ),
+    "searches": Work(
+        calls=r"<method '(index|count|remove)' of 'list' objects>",
+        each=True,
+        kind="list-searched",
+        cause="List that is searched from its beginning for each sample.",
+        message="searching a list for each sample",
+        hint="make a dict once (places = {one: n for n, one in enumerate(values)}), and look it up there",
+    ),
     "listings": Work(
         calls=r"posix\.(listdir|scandir)|/glob\.py:\d+ i?glob|\bpathlib\S*:\d+ (r?glob|iterdir)",
         # from Python 3.13 on `Path.glob` returns an iterator, whose work is done in these

@@ -30,7 +30,7 @@ STARTS = {  # start methods by Python's name, the fastest first
     "forkserver": "workers from a fork server",
     "spawn": "spawned workers",
 }
-SIGNALLED = ("threads", "persistent")  # kinds that a sign suggests, which are tried first, in this order
+SIGNALLED = ("persistent", "threads")  # kinds that a sign suggests, which are tried first, in this order
 SLOW_START = 0.05  # of an epoch for its first batch, from which on the start of workers matters
 
 

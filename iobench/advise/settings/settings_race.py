@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.advise import answer
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
@@ -37,7 +36,7 @@ from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import ContentCheckPart, DatasetPart, FieldSpec, Measured
 from iobench.results.record import Record
-from iobench.results.run_warning import LONGER, Values
+from iobench.results.run_warning import Values
 
 UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
 # facets of a live loader; no batch size and no step where these are 0
@@ -311,16 +310,22 @@ class SettingsRace:
         )
 
     def fitting(
-        self, candidates: Sequence[Candidate], first_s: float, batch_s: float, rounds: int = CUTS
-    ) -> tuple[list[Candidate], list[Finding]]:
-        """Return the first candidates for which there is time before these rounds, and a finding on others.
+        self,
+        candidates: Sequence[Candidate],
+        first_s: float,
+        epoch_s: float,
+        batches: int,
+        rounds: int = CUTS,
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Return the first candidates for which there is time before these rounds, and the others.
 
-        A turn takes `first_s` until its first batch, and `batch_s` for each batch.
+        An epoch, or the part of one that was seen, takes `epoch_s` for its batches, `first_s` for the first.
         """
-        turn_s = max(first_s + CYCLES * max(1, self.loader.workers({})) * batch_s, 1e-9)
+        more = max(1, batches - 1)
+        cycles = min(CYCLES * max(1, self.loader.workers({})), more)
+        turn_s = max(first_s + cycles * max(0.0, epoch_s - first_s) / more, 1e-9)
         most = max(COMPARED, int(self.budget.left() / turn_s - rounds))
-        late = [one.name for one in candidates[most:]]
-        return list(candidates[:most]), list(answer.no_time(late, LONGER))
+        return list(candidates[:most]), list(candidates[most:])
 
     def finalists(self, candidates: Sequence[Candidate], ordered: Sequence[Candidate]) -> list[Candidate]:
         """Return the baseline, the first of `candidates`, and as many of `ordered` as there is time for."""

@@ -206,12 +206,14 @@ class Images(ScaledImages, Detectable):
 
     def _common_shape(self, path: Path, files: Sequence[Path]) -> tuple[int, ...]:
         """Return the shape of all images; CorruptArtifact if there are several, or one cannot be read."""
-        from iobench.formats.image_decoding import shape_of
+        from iobench.formats.image_decoding import check_header, shape_of
 
         try:
             shapes = {shape_of(file): file for file in files}
         except CorruptArtifact as error:
             if error.kind == "unsupported-image" or not has_suffix(error.path or "", WHOLE):
+                for file in files:
+                    check_header(file)
                 raise error.changed(hint=f"convert it first, or {SCALED}") from error
             raise error.changed(hint=error.hint or MOVE) from error
         if len(shapes) > 1:

@@ -442,4 +442,5 @@ def check_stored(dataset: h5py.Dataset) -> None:
         declared = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     if stored < declared:
         problem, expected = "part of it was never written", f"{declared:,} {unit}"
-        raise CorruptArtifact(problem, "not-stored", expected=expected, found=f"{stored:,} stored")
+        hint = "if that part is to be its fill value, store it: array[...] = array[...] with h5py"
+        raise CorruptArtifact(problem, "not-stored", expected=expected, found=f"{stored:,} stored", hint=hint)

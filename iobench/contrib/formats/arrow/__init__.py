@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from iobench.contrib.formats.shared.arrow_columns import Table
 
 DATA_FILE = "data.arrow"
+MAGIC = b"ARROW1"  # of a file; a stream has none
 STATE_FILE = "state.json"  # written by `datasets.Dataset.save_to_disk`
 
 
@@ -65,7 +66,10 @@ class Arrow(TableFormat, Checkable):
         check_lists(self.data_files(path), schema)
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a file whose name ends in .arrow, or a folder that `datasets` saved."""
+        """Return True for a file that ends in .arrow or .feather, or a folder that `datasets` saved."""
+        if path.suffix == ".feather" and path.is_file():  # version 1 is another format
+            with path.open("rb") as file:
+                return file.read(len(MAGIC)) == MAGIC
         return (path.suffix == ".arrow" and path.is_file()) or (path / STATE_FILE).is_file()
 
     def files(self, path: Path) -> Sequence[Path]:

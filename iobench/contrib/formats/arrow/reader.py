@@ -13,6 +13,7 @@ import pyarrow as pa
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.text import listed
+from iobench.contrib.formats.arrow import MAGIC
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
     Table,
@@ -38,8 +39,6 @@ from iobench.formats import (
     fields_by_name,
     unclosed,
 )
-
-MAGIC = b"ARROW1"
 
 
 class MappedBatches:
