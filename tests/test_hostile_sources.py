@@ -79,6 +79,14 @@ def test_every_invalid_header_is_refused(tmp_path):
         assert hostile.judge(tmp_path / "a.npy", "refuse", tmp_path) is None
 
 
+def test_every_invalid_dataset_is_refused(tmp_path):
+    (tmp_path / "inner").mkdir()  # some of them make a file beside it
+    for make in hostile.HDF5_REFUSED:
+        with h5py.File(tmp_path / "inner/a.h5", "w") as file:
+            make(file, tmp_path / "inner")
+        assert hostile.judge(tmp_path / "inner/a.h5", "refuse", tmp_path / "inner") is None, make
+
+
 def test_memory_stays_bounded_in_this_process_and_its_children():
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     command = [sys.executable, "-W", "ignore", "-c", PEAK, "3"]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import complaint, open_files, require_disk
+from conftest import Arrays, complaint, open_files, require_disk
 from kinds import complaint_kind
 from record_cases import a_case, a_record
 
@@ -46,6 +46,31 @@ def file(tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def noted(monkeypatch):
+    """Return what lets a function note its arguments and its results, and their list."""
+
+    def noted(owner, name):
+        function, calls = getattr(owner, name), []
+
+        def noting(*arguments):
+            calls.append((arguments, function(*arguments)))
+            return calls[-1][1]
+
+        monkeypatch.setattr(owner, name, noting)
+        return calls
+
+    return noted
+
+
+@pytest.fixture
+def no_direct_reads(monkeypatch):
+    def refuse(path):
+        raise DirectUnavailable(f"{path}: no O_DIRECT")
+
+    monkeypatch.setattr(hardware_limits, "open_direct", refuse)
+
+
 MEASURES = {
     "disk": lambda file: hardware_limits.sequential_read(file, SECONDS),
     "disk, random": lambda file: hardware_limits.random_read(file, 700, SECONDS),
@@ -65,23 +90,18 @@ def test_each_limit_is_a_rate_with_its_name_and_its_method_also_of_a_few_bytes(f
         assert limit.how
 
 
-def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache(file, monkeypatch):
+def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache(file, monkeypatch, noted):
     """Every slot is filled before the first one is filled again."""
     monkeypatch.setattr(hardware_limits, "IN_TURN_BYTES", 2 * MIB)
-    rings, ring = [], hardware_limits.slots_in_turn
-
-    def noting(*sizes):
-        rings.append(ring(*sizes))
-        return rings[-1]
-
-    monkeypatch.setattr(hardware_limits, "slots_in_turn", noting)
+    rings = noted(hardware_limits, "slots_in_turn")
     result = hardware_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
-    assert 100_000 * len(rings[0]) > 1.9 * MIB
-    assert len({slot.ctypes.data % PAGE for slot in rings[0]}) == 1
-    assert len({slot.ctypes.data // PAGE for slot in rings[0]}) == len(rings[0])
-    assert "1.91 MiB" in result.how
     hardware_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
-    assert len(rings[1]) == 3
+    (_, small), (_, large) = rings
+    assert 100_000 * len(small) > 1.9 * MIB
+    assert len({slot.ctypes.data % PAGE for slot in small}) == 1
+    assert len({slot.ctypes.data // PAGE for slot in small}) == len(small)
+    assert "1.91 MiB" in result.how
+    assert len(large) == 3
 
 
 @pytest.mark.parametrize(
@@ -98,19 +118,12 @@ def test_one_read_is_measured_however_short_the_time(file, measure):
 
 
 @pytest.mark.parametrize(("size", "pages"), [(700, 1), (PAGE, 1), (PAGE + 1, 2)])
-def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, monkeypatch, size, pages):
-    asked = []
-    reads_per_s = hardware_limits.measure_reads
-
-    def noting(descriptor, offsets, length, *rest):
-        asked.append((offsets, length))
-        return reads_per_s(descriptor, offsets, length, *rest)
-
-    monkeypatch.setattr(hardware_limits, "measure_reads", noting)
+def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, noted, size, pages):
+    asked = noted(hardware_limits, "measure_reads")
     result = hardware_limits.random_read(file, size, SECONDS)
     assert result.bytes_per_s == pytest.approx(size * result.reads_per_s), "only those asked for count"
-    assert len(np.unique(np.concatenate([offsets for offsets, _ in asked]))) > 10
-    for offsets, length in asked:
+    assert len(np.unique(np.concatenate([offsets for (_, offsets, *_), _ in asked]))) > 10
+    for (_, offsets, length, *_), _ in asked:
         assert length == pages * PAGE
         assert (offsets % PAGE == 0).all()
         assert offsets.max() + length <= file.stat().st_size
@@ -118,29 +131,19 @@ def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, mo
 
 
 @pytest.mark.parametrize("name", ["disk", "disk, random"])
-def test_limits_of_the_disk_leave_nothing_open_and_raise_without_direct_reads(file, monkeypatch, name):
+def test_limits_of_the_disk_leave_nothing_open_and_raise_without_direct_reads(file, request, name):
     before = open_files(file)
     MEASURES[name](file)
     assert open_files(file) == before
-
-    def refuse(path):
-        raise DirectUnavailable
-
-    monkeypatch.setattr(hardware_limits, "open_direct", refuse)
+    request.getfixturevalue("no_direct_reads")
     with pytest.raises(DirectUnavailable):
         MEASURES[name](file)
 
 
-def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
-    places = []
-    preadv = os.preadv
-
-    def noting(descriptor, buffers, offset):
-        places.append(offset)
-        return preadv(descriptor, buffers, offset)
-
-    monkeypatch.setattr(os, "preadv", noting)
+def test_single_reads_are_timed_twice_over_the_same_places(file, noted):
+    reads = noted(os, "preadv")
     result = hardware_limits.probe_lower_cache(file, reads=50)
+    places = [offset for (_, _, offset), _ in reads]
     assert result.first_s > 0
     assert result.second_s > 0
     assert len(set(places)) > 25
@@ -257,12 +260,10 @@ def test_a_warm_case_of_shuffled_rows_is_limited_by_gathers_of_such_rows(figures
 
 @pytest.fixture
 def jpegs(tmp_path):
-    """Add a folder of image files, and return its dataset."""
+    """Return a dataset of images, also in a file each."""
     pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 64, 3), dtype=np.uint8)
-    source = tmp_path / "pixels.npy"
-    np.save(source, pixels)
-    return iobench.prepare(iobench.open_source(source), ["npy", "images"], data_dir=tmp_path / "data")[0]
+    return iobench.prepare(Arrays(x=pixels), ["npy", "images"], data_dir=tmp_path / "data")[0]
 
 
 def test_where_samples_are_decoded_one_by_one_that_is_the_limit(figures, jpegs, monkeypatch):
@@ -280,14 +281,10 @@ def test_where_samples_are_decoded_one_by_one_that_is_the_limit(figures, jpegs, 
     assert set(threads) == {len(os.sched_getaffinity(0))}
 
 
-def test_the_time_to_decode_a_sample_follows_from_that_limit_alone():
-    by_limit = {
-        name: row_of(a_record(40, limit=LimitPart(name=name, bytes_per_s=50 * MIB)))[
-            "decode_s"
-        ]  # samples of 1 MiB
-        for name in ("decoding", "page cache")
-    }
-    assert by_limit == {"decoding": pytest.approx(0.02), "page cache": None}
+@pytest.mark.parametrize(("name", "decode_s"), [("decoding", pytest.approx(0.02)), ("page cache", None)])
+def test_the_time_to_decode_a_sample_follows_from_that_limit_alone(name, decode_s):
+    record = a_record(40, limit=LimitPart(name=name, bytes_per_s=50 * MIB))  # samples of 1 MiB
+    assert row_of(record)["decode_s"] == decode_s
 
 
 def fifty_calls(call, threads, seconds):
@@ -562,16 +559,6 @@ def headings(done):
     return "  ".join(line for line in done.stdout.splitlines() if line.startswith("format"))
 
 
-def test_a_run_shows_the_limit_and_how_much_of_it_was_reached(figures, images, inside, tmp_path):
-    figures.rates["page cache"] = 10**9
-    done = run(inside, images, "--wide", "--out", tmp_path / "r.jsonl")
-    assert done.returncode == 0, done.stderr
-    assert "limit MiB/s" in headings(done)
-    assert "% of limit" in headings(done)
-    assert "953,674,316" in done.stdout
-    assert "0%" in done.stdout
-
-
 @pytest.mark.parametrize("order", ["sequential", "block"])
 def test_only_block_order_has_a_shuffle_quality_and_no_column_is_for_limits(images, inside, tmp_path, order):
     blocks = ("--block-size", "8KiB", "--window-size", "40KiB") if order == "block" else ()
@@ -629,16 +616,11 @@ def test_limits_as_json_are_alone_on_stdout(images, inside):
     assert str(images.root.parent) not in done.stderr
 
 
-def test_limits_without_direct_reads_have_a_note(images, inside, monkeypatch):
-    def refuse(path):
-        raise DirectUnavailable(f"{path}: no O_DIRECT")
-
-    monkeypatch.setattr(hardware_limits, "open_direct", refuse)
+def test_limits_without_direct_reads_have_a_note(images, inside, no_direct_reads):
     done = show_limits(inside, images, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    past = "past the page cache"
-    assert not [one for one in result["limits"] if past in one["how"]]
+    assert not [one for one in result["limits"] if "past the page cache" in one["how"]]
     (note,) = result["notes"]
     assert note["kind"] == "no-disk-limits"
     assert note["message"].endswith("no O_DIRECT")

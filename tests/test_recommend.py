@@ -1,6 +1,5 @@
 """`iobench recommend`: elimination in a race, findings about the finalists, and code that runs."""
 
-import contextlib
 import html
 import json
 import re
@@ -9,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -321,20 +321,13 @@ def test_formats_and_loaders_that_take_no_samples_of_different_lengths_are_liste
 
 @pytest.mark.parametrize("unknown", [True, False])
 def test_files_that_only_ones_own_loader_reads_are_not_the_format_to_use(manifest, unknown):
+    """Over the default's own format, there is no break-even point."""
     case = case_of(manifest, "stream")
     result = SimpleNamespace(data=measured_data.from_dataset(manifest, Requirements()))
-    use = against(finalist(case, 40.0, False), 4.0, 3.9, 4.1)
-    default = replace(finalist(case, 10.0, False), unknown_files=unknown)
+    use = finalist(case, 40.0, against=(4.0, 3.9, 4.1))
+    default = finalist(case, 10.0, unknown_files=unknown)
     cost, even = findings.costs(result, use, default, Requirements())
     assert (cost.kind, even.kind, "epochs_low" in even.values) == ("cost", "break-even", unknown)
-
-
-def test_a_loader_over_the_default_s_own_format_has_no_break_even_point(manifest):
-    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=60.0)
-    found = iobench.recommend(manifest, requirements)
-    assert {one.format for one in found.finalists} == {"npy"}
-    assert not found.code or "cost" in {one.kind for one in found.findings}
-    assert not any("epochs_low" in one.values for one in found.findings)
 
 
 def test_final_rounds_replace_the_places_of_the_race():
@@ -349,36 +342,33 @@ def test_final_rounds_replace_the_places_of_the_race():
 @pytest.mark.parametrize(("rate", "used"), [(97.0, "cheap"), (88.0, "dear")])
 def test_of_those_that_are_tied_the_cheapest_is_used_only_if_it_came_near_the_fastest(manifest, rate, used):
     """Noisy rounds decide nothing, and 12 % would be lost for a few bytes less."""
-    words = {"dear": "dataloader:num_workers=2", "cheap": "native"}
-    cases = {name: case_of(manifest, word) for name, word in words.items()}
-    found = SimpleNamespace(finalists=list(cases.values()), data=SimpleNamespace(manifest=manifest))
-    rates = {"dear": 100.0, "cheap": rate}
-    candidates = [finalist(cases[name], rates[name], leader=name == "cheap") for name in words]
-    chosen = choose(found, candidates)
+    words, rates = ("dataloader:num_workers=2", "native"), {"dear": 100.0, "cheap": rate}
+    cases = {name: case_of(manifest, word) for name, word in zip(rates, words, strict=True)}
+    candidates = [finalist(cases[name], rates[name], leader=name == "cheap") for name in rates]
+    chosen = choose(compared(manifest, *cases.values()), candidates)
     assert (chosen.outcome, chosen.use.key, len(chosen.tied)) == ("tied", cases[used].key, 1)
     assert chosen.instead_of is None
 
 
-def against(candidate, median, low, high):
-    """The finalist, so many times as fast as the default."""
-    ratio = stats.Estimate(median, low, high)
-    outcome = "faster" if low > 1 else "inconclusive"
-    return replace(candidate, against_default=stats.Comparison(ratio, outcome))
+def compared(manifest, *cases):
+    """Return what `choose` needs of a search with these finalists."""
+    return SimpleNamespace(finalists=list(cases), data=SimpleNamespace(manifest=manifest))
 
 
 def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     words = ("stream", "native", "dataloader:fetch=batch", "dataloader")
     cases = [case_of(manifest, word) for word in words]
-    found = SimpleNamespace(finalists=cases, data=SimpleNamespace(manifest=manifest))
-    rates = zip(cases, words, (142.0, 134.0, 132.0, 100.0), strict=True)
-    made = [
-        replace(finalist(case, rate, leader=rate < 142), label=Label("npy", word))
-        for case, word, rate in rates
+    found = compared(manifest, *cases)
+
+    def one(number, rate, **changes):
+        return finalist(cases[number], rate, label=Label("npy", words[number]), **changes)
+
+    fastest = one(0, 142.0, against=(1.42, 0.89, 1.74))
+    sure = [
+        one(1, 134.0, leader=True, against=(1.37, 1.31, 1.52)),
+        one(2, 132.0, leader=True, against=(1.32, 1.24, 1.44)),
     ]
-    fastest, *sure, default = made
-    default = replace(default, roles=[recommendation.DEFAULT])
-    fastest = against(fastest, 1.42, 0.89, 1.74)
-    sure = [against(sure[0], 1.37, 1.31, 1.52), against(sure[1], 1.32, 1.24, 1.44)]
+    default = one(3, 100.0, leader=True, roles=[recommendation.DEFAULT])
     chosen = choose(found, [fastest, *sure, default])
     assert (chosen.outcome, chosen.use, chosen.instead_of) == ("tied", sure[0], fastest)
     assert chosen.tied == [fastest, sure[1], default]
@@ -388,9 +378,9 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     assert head.values.items() >= expected.items()
     (reason,) = findings.certainty(chosen)
     assert (reason.kind, reason.values["instead_of"]) == ("tied", "npy · stream")
-    surely = against(fastest, 1.42, 1.2, 1.7)
+    surely = one(0, 142.0, against=(1.42, 1.2, 1.7))
     assert choose(found, [surely, *sure, default]).instead_of is None
-    unsure = [against(one, 1.1, 0.9, 1.3) for one in (fastest, *sure)]
+    unsure = [one(n, 130.0, against=(1.1, 0.9, 1.3)) for n in range(3)]
     assert choose(found, [*unsure, default]) == Choice("keep", default)
 
 
@@ -409,11 +399,10 @@ def test_two_rounds_decide_only_what_is_far_above_their_scatter():
 
 def test_a_default_without_a_rival_is_undecided(manifest):
     case = case_of(manifest, "dataloader")
-    default = replace(finalist(case, 10.0, False), roles=[recommendation.DEFAULT])
-    found = SimpleNamespace(finalists=[case], data=MeasuredData(manifest, 1, False))
-    chosen = choose(found, [default])
+    default = default_of(case, 10.0)
+    chosen = choose(compared(manifest, case), [default])
     assert chosen == Choice("undecided", default)
-    assert findings.headline(chosen, [default], found.data).kind == "undecided"
+    assert findings.headline(chosen, [default], MeasuredData(manifest, 1, False)).kind == "undecided"
 
 
 def test_a_gain_over_files_that_were_not_measured_is_not_stated(tmp_path, manifest):
@@ -423,9 +412,8 @@ def test_a_gain_over_files_that_were_not_measured_is_not_stated(tmp_path, manife
         image.new("RGB", (9, 9)).save(tmp_path / "pets" / name / "0.jpg")
     (tmp_path / "pets/cat/1.jpg").write_bytes(b"damaged")
     data = MeasuredData(manifest, 1, False, source=open_source(tmp_path / "pets", on_error="skip"))
-    fast, slow = (case_of(manifest, loader) for loader in ("stream", "dataloader"))
-    default = replace(finalist(slow, 10.0, False), roles=[recommendation.DEFAULT])
-    use = against(finalist(fast, 40.0, False), 4.0, 3.9, 4.1)
+    default = default_of(case_of(manifest, "dataloader"), 10.0)
+    use = finalist(case_of(manifest, "stream"), 40.0, against=(4.0, 3.9, 4.1))
     for chosen in (Choice("decided", use), Choice("keep", default)):
         assert findings.headline(chosen, [use, default], data).kind == "no-baseline"
     own = replace(data, added=(default.format,))
@@ -462,7 +450,7 @@ def test_what_conversion_loses_is_told(tmp_path, manifest):
     assert windows.startswith("windows of 9 tokens")
     data = MeasuredData(manifest, 1, False, source=table)
     case = case_of(manifest, "dataloader")
-    told = list(findings.costs(SimpleNamespace(data=data), finalist(case, 10.0, False), None, Requirements()))
+    told = list(findings.costs(SimpleNamespace(data=data), finalist(case, 10.0), None, Requirements()))
     assert told[-1].message == "Conversion loses: 2 columns become features"
 
 
@@ -502,14 +490,16 @@ class Ending(Observer):
             raise self.exception
 
 
+ASKED = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=60.0)
+
+
 @pytest.mark.parametrize(
     ("exception", "noted"),
     [(KeyboardInterrupt(), "interrupted"), (RecordError("full", kind="not-writable"), "stopped")],
 )
 @pytest.mark.parametrize("run", [1, 2])
 def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exception, noted, tmp_path):
-    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=60)
-    answer = iobench.recommend(manifest, asked, observer=Ending(run, exception))
+    answer = iobench.recommend(manifest, ASKED, observer=Ending(run, exception))
     assert noted in [one.kind for one in answer.findings]
     assert len(answer.finalists) == 2
     assert answer.confirmed == (run == 2)
@@ -523,29 +513,30 @@ def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exceptio
 def test_a_search_whose_final_rounds_cannot_be_kept_answers_with_the_race(manifest, monkeypatch):
     paths = iter([manifest.root.parent / "results" / "race.jsonl", Path("/dev/null/final.jsonl")])
     monkeypatch.setattr("iobench.bench.run.new_path", lambda _: next(paths))
-    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=60)
-    answer = iobench.recommend(manifest, asked)
+    answer = iobench.recommend(manifest, ASKED)
     assert (answer.outcome, "stopped" in [one.kind for one in answer.findings]) == ("undecided", True)
     assert len(answer.finalists) == 2
 
 
-def test_an_interrupted_search_is_shown_and_exits_so(manifest, inside, monkeypatch):
-    interrupt = Ending(2, KeyboardInterrupt())
-    monkeypatch.setattr("iobench.terminal.live.view", lambda *_, **__: contextlib.nullcontext(interrupt))
+def unsaved(*arguments):
+    raise RecordError("cannot be written", kind="not-writable")
+
+
+@pytest.mark.parametrize(
+    ("target", "instead", "code", "error"),
+    [
+        ("iobench.terminal.live.view", lambda *_, **__: nullcontext(Ending(2, KeyboardInterrupt())), 130, ""),
+        ("iobench.advise.recommendation.save", unsaved, 1, "error[not-writable]"),
+    ],
+    ids=["interrupted", "not saved"],
+)
+def test_an_answer_is_shown_however_the_command_ends(
+    manifest, inside, monkeypatch, target, instead, code, error
+):
+    monkeypatch.setattr(target, instead)
     line = "recommend --name mine --format npy --loader native --loader dataloader --max-time 60 --data-dir"
     done = inside(*line.split(), manifest.root.parent)
-    assert done.returncode == 130
-    assert "npy" in done.stdout
-
-
-def test_an_answer_that_cannot_be_saved_is_shown(manifest, inside, monkeypatch):
-    def full(*arguments):
-        raise RecordError("cannot be written", kind="not-writable")
-
-    monkeypatch.setattr("iobench.advise.recommendation.save", full)
-    line = "recommend --name mine --format npy --loader native --max-time 60 --data-dir"
-    done = inside(*line.split(), manifest.root.parent)
-    assert (done.returncode, "error[not-writable]" in done.stderr) == (1, True)
+    assert (done.returncode, error in done.stderr) == (code, True)
     assert "npy" in done.stdout
 
 
@@ -564,7 +555,7 @@ def test_where_decoding_takes_the_cores_no_limit_is_blamed(tmp_path):
         "parquet": True,
         "hdf5:compression=gzip": True,
     }
-    slow = finalist(cases[0], 10.0, False)
+    slow = finalist(cases[0], 10.0)
     metrics = {**slow.metrics, "limit_bytes_per_s": stats.Estimate(5000.0, None, None)}
     slow = replace(slow, limit="page cache", metrics=metrics, decoding_cores=3.9)
     (finding,) = findings.limit_share(slow)
@@ -619,7 +610,9 @@ def at(run, rates, waiting=None):
     waiting, records = waiting or {}, []
     for one in (one for one in run.records if one.settings_key in rates):
         epochs_s = one.timing.samples / rates[one.settings_key]
-        timing = replace(one.timing, epochs_s=epochs_s, wait_s=epochs_s * waiting.get(one.settings_key, 0.0))
+        waits_s = epochs_s * waiting.get(one.settings_key, 0.0)
+        # the whole of it, also where the machine was busy and the round was cut
+        timing = replace(one.timing, epochs_s=epochs_s, wait_s=waits_s, partial=None)
         records.append(replace(one, timing=timing))
     return replace(run, cases=[case for case in run.cases if case.key in rates], records=records)
 
@@ -668,16 +661,10 @@ def test_where_the_default_mostly_waits_for_its_first_batch_the_gain_is_an_upper
     manifest, loading, share, told
 ):
     final, native, stream = loading
-    records = [
-        replace(one, timing=replace(one.timing, first_batch_s=share * manifest.schema.samples / 1e4))
-        for one in final.records
-    ]
+    waits_s = share * manifest.schema.samples / 1e4
+    records = [replace(one, timing=replace(one.timing, first_batch_s=waits_s)) for one in final.records]
     roles = {native: [recommendation.FASTEST], stream: [recommendation.DEFAULT]}
-    data = MeasuredData(manifest, 100 * manifest.schema.logical_bytes, False)
-    final = replace(final, records=records)
-    answer = findings.recommendation_of(
-        search.SearchResult(data, final, final, roles, [], None), Requirements()
-    )
+    answer = answer_to(manifest, replace(final, records=records), roles)
     assert ("up to" in answer.findings[0].message) == told
     assert any(one.kind == "start-up" for one in answer.findings) == told
 
@@ -719,12 +706,20 @@ def case_of(manifest, loader, format="npy"):
     return cases_of(manifest, RunOptions(format=(format,), loader=(loader,)), ["cpu"])[0]
 
 
-def finalist(case, rate, leader):
-    """A case with fifteen rounds at this rate."""
+def finalist(case, rate, leader=False, against=None, **changes):
+    """A case with fifteen rounds at this rate; `against` is the ratio to the default, with its interval."""
     figures = {name: stats.estimate([rate] * 15) for name in ("samples_per_s", "bytes_per_s")}
-    relative, label = stats.Estimate(1.0, None, None), Label(case.variant, case.loader.variant)
-    named = (case.key, label, case.facets, 15, figures, relative)
-    return Finalist(*named, format=case.variant, roles=[], disk_bytes=1.0, write_s=1.0, leader=leader)
+    relative = stats.Estimate(1.0, None, None)
+    label = changes.pop("label", None) or Label(case.variant, case.loader.variant)
+    if against is not None:
+        outcome = "faster" if against[1] > 1 else "inconclusive"
+        changes["against_default"] = stats.Comparison(stats.Estimate(*against), outcome)
+    changes = {"format": case.variant, "roles": [], "disk_bytes": 1.0, "write_s": 1.0, **changes}
+    return Finalist(case.key, label, case.facets, 15, figures, relative, leader=leader, **changes)
+
+
+def default_of(case, rate, **changes):
+    return finalist(case, rate, roles=[recommendation.DEFAULT], **changes)
 
 
 def test_cases_near_the_fastest_are_measured_again(manifest):
@@ -769,7 +764,6 @@ def test_warnings_hint_only_at_options_of_recommend():
         (("--source", "x.npy", "--on-error", "sometimes"), "unknown-choice"),
         (("--source", "x.npy", "--sample-shape", "abc"), "invalid-shape"),
         (("--full-size", "1KB"), "invalid-size"),
-        (("--loader", "nope"), "unknown-loader"),
         (("--model", "mlp", "--step-ms", "3"), "conflicting-options"),
         (("--step-ms", "-1"), "out-of-range"),
         (("--step-ms", "nan"), "out-of-range"),
@@ -863,17 +857,16 @@ def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(tmp_path):
 
 def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another_is_fed(manifest):
     options = [RunOptions(format=("npy",), loader=("stream",), batch_size=(size,)) for size in (32, 128)]
-    cases = [cases_of(manifest, one, ["cpu"])[0] for one in options]
-    found = SimpleNamespace(finalists=cases, data=SimpleNamespace(manifest=manifest))
-    waits = stats.Estimate(0.01, None, None)
-    fed = [
-        replace(one, stepped=replace(one, metrics={**one.metrics, "wait_share": waits}), step_decides=True)
-        for one in (finalist(case, rate, False) for case, rate in zip(cases, (10, 40), strict=True))
-    ]
-    fed = [replace(fed[0], roles=[recommendation.DEFAULT]), against(fed[1], 4.0, 3.9, 4.1)]
-    assert choose(found, fed[::-1]) == Choice("decided", fed[1])
-    found.finalists = [cases[0], replace(cases[1], batch_size=32)]
-    assert choose(found, fed[::-1]) == Choice("not-bottleneck", fed[0])
+    small, large = [cases_of(manifest, one, ["cpu"])[0] for one in options]
+
+    def fed(one):
+        waits = {**one.metrics, "wait_share": stats.Estimate(0.01, None, None)}
+        return replace(one, stepped=replace(one, metrics=waits), step_decides=True)
+
+    default, faster = fed(default_of(small, 10)), fed(finalist(large, 40, against=(4.0, 3.9, 4.1)))
+    assert choose(compared(manifest, small, large), [faster, default]) == Choice("decided", faster)
+    one_size = compared(manifest, small, replace(large, batch_size=32))
+    assert choose(one_size, [faster, default]) == Choice("not-bottleneck", default)
 
 
 def test_the_step_time_is_that_of_undisturbed_steps(sleeping, timed):
@@ -909,8 +902,7 @@ def test_a_failure_of_the_last_check_keeps_the_answer(manifest, monkeypatch):
 
     monkeypatch.setattr(search, "MIN_HALF_S", 0.0)
     monkeypatch.setattr(measured_data, "half_sample", full)
-    requirements = Requirements(formats=("npy",), loaders=("stream", "native"), max_time_s=60.0)
-    findings = iobench.recommend(manifest, requirements).findings
+    findings = iobench.recommend(manifest, replace(ASKED, loaders=("stream", "native"))).findings
     (note,) = [one for one in findings if one.kind == "stopped"]
     assert note.values == {"error": "prepare"}
 
@@ -1082,9 +1074,9 @@ def test_another_decoder_is_a_finalist_if_there_is_time(manifest, ways):
     needed_s = search.OWN_EPOCHS * 4.0 / search.FINAL  # 2 s as the slowest, twice
     assert over_own(rates, known, 1.05 * needed_s) == faster.key
     assert over_own(rates, known, 0.95 * needed_s) is None
-    assert over_own({**rates, faster.key: 1e6}, known, 0.6 * needed_s) == faster.key
-    named = {**known, faster.key: [recommendation.RUNNER_UP]}
-    assert over_own({**rates, faster.key: 1e6}, named, 1e9) is None
+    rates[faster.key] = 1e6
+    assert over_own(rates, known, 0.6 * needed_s) == faster.key
+    assert over_own(rates, {**known, faster.key: [recommendation.RUNNER_UP]}, 1e9) is None
 
 
 def test_the_users_own_files_are_finalists_if_they_are_not_far_behind(manifest, ways):
@@ -1149,14 +1141,11 @@ def test_files_that_changed_since_are_not_the_default(sampled, monkeypatch):
 
 
 def test_a_default_over_other_files_is_not_called_the_users(manifest):
-    cases = [case_of(manifest, word) for word in ("stream", "dataloader")]
-    fastest, default = (
-        finalist(case, rate, leader=False) for case, rate in zip(cases, (142.0, 100.0), strict=True)
-    )
-    default = replace(default, roles=[recommendation.DEFAULT])
+    fastest = finalist(case_of(manifest, "stream"), 142.0, against=(1.4, 1.3, 1.5))
+    default = default_of(case_of(manifest, "dataloader"), 100.0)
     data = MeasuredData(manifest, 1, False, added=("hdf5",))
-    chosen = Choice("decided", against(fastest, 1.4, 1.3, 1.5))
-    assert "your files" not in findings.headline(chosen, [chosen.use, default], data).message
+    headline = findings.headline(Choice("decided", fastest), [fastest, default], data)
+    assert "your files" not in headline.message
 
 
 def test_the_size_of_the_users_own_files_is_scaled_to_the_full_size(photos, sampled, monkeypatch):

@@ -77,26 +77,21 @@ def names(content):
     return [one.name for one in content.charts]
 
 
-def test_the_page_begins_with_the_answer_and_one_chart_of_all_cases():
-    for records, name in ((run_of_all(), "1-speed"), (run_of_all() + run_of_all(**COLD), "overview")):
-        content = page.page(records)
-        answer = verdict.answer(summarise(records))
-        assert (content.outcome, content.answer) == (answer[0].kind, [one.sentence for one in answer])
-        assert content.charts[0].name == name
-        rows = content.charts[0].rows
-        assert [row["case"] for row in rows] == [
-            "npy · stream",
-            "npy · native",
-            "lmdb · native",
-            "hdf5 · dataloader",
-        ]
-        assert [row["standing"] for row in rows] == [
-            charts.LEADER,
-            charts.OTHER,
-            charts.OTHER,
-            charts.DATALOADER,
-        ]
-        assert [row["relative time"] for row in rows] == pytest.approx([1, 2.5, 5, 50])
+@pytest.mark.parametrize(
+    ("records", "name"), [(run_of_all(), "1-speed"), (run_of_all() + run_of_all(**COLD), "overview")]
+)
+def test_the_page_begins_with_the_answer_and_one_chart_of_all_cases(records, name):
+    content = page.page(records)
+    answer = verdict.answer(summarise(records))
+    assert (content.outcome, content.answer) == (answer[0].kind, [one.sentence for one in answer])
+    assert content.charts[0].name == name
+    rows = [(row["case"], row["standing"], row["relative time"]) for row in content.charts[0].rows]
+    assert rows == [
+        ("npy · stream", charts.LEADER, pytest.approx(1)),
+        ("npy · native", charts.OTHER, pytest.approx(2.5)),
+        ("lmdb · native", charts.OTHER, pytest.approx(5)),
+        ("hdf5 · dataloader", charts.DATALOADER, pytest.approx(50)),
+    ]
 
 
 def test_several_contexts_have_sections_with_their_verdicts():
@@ -472,6 +467,10 @@ def an_answer(records, **changes):
     return Recommendation(**fields | changes)
 
 
+def two_cases():
+    return rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
+
+
 def with_a_changing_speed():
     """Return records of two cases with the warning that recommendations show, too."""
     both = rounds_of([1000, 1010, 1005, 1000, 1010]) + rounds_of([500, 510, 505, 500, 510], variant="hdf5")
@@ -497,7 +496,7 @@ def test_an_answer_and_its_warnings_are_said_once(tmp_path):
     ids=["measured later", "other cases"],
 )
 def test_rounds_of_another_run_keep_their_answer_and_warnings(changes):
-    records = rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
+    records = two_cases()
     content = page.page(records, advice=[an_answer(records, **changes)])
     assert content.answer == ["Use what it says"]
     (advised,) = (one for one in content.sections if one.title.startswith("Recommendation"))
@@ -505,7 +504,7 @@ def test_rounds_of_another_run_keep_their_answer_and_warnings(changes):
 
 
 def test_recommendations_for_other_datasets_follow_the_measurements():
-    records = rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
+    records = two_cases()
     content = page.page(records, advice=[an_answer(records, dataset="another"), an_answer(records)])
     advised = [one for one in content.sections if one.title.startswith("Recommendation")]
     names_of = [one.title.removeprefix("Recommendation for ") for one in advised]
@@ -517,17 +516,9 @@ def test_recommendations_for_other_datasets_follow_the_measurements():
 
 
 def test_a_recommendation_fits_a_phone_and_heads_the_page(browse, tmp_path):
-    finalists = [a_finalist("npy · stream: threads=4", 200, ["fastest"]), a_finalist("npy", 100, ["default"])]
-    advice = Recommendation(
-        outcome="decided",
-        use=finalists[0],
-        finalists=finalists,
-        findings=[Finding("decided", "Use npy with stream")],
-        code="loader = StreamLoader()",
-        dataset=rounds_of([1000])[0].dataset.name,
-    )
-    path = tmp_path / "report.html"
-    report.write(rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5"), path, recommended=[advice])
+    path, records = tmp_path / "report.html", two_cases()
+    advice = an_answer(records, findings=[Finding("decided", "Use npy with stream")], code="loader = X()")
+    report.write(records, path, recommended=[advice])
     dom, console = browse(path, 390)
     assert console == []
     assert re.search(r'data-overflow="(-?\d+)"', dom)[1] == "0"
