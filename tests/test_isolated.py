@@ -17,6 +17,7 @@ from kinds import kind
 import iobench
 from iobench.base.errors import CaseDied, WrongContent
 from iobench.bench import isolated
+from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.isolated import Isolated
@@ -109,13 +110,14 @@ def test_when_memory_runs_short_the_least_recently_used_process_ends(images, exe
 
 def test_a_process_that_was_ended_is_warmed_up_before_its_next_round(images, monkeypatch):
     """Otherwise its first epoch, with its imports and fresh memory, would be timed."""
-    asked, ask = [], isolated.CaseProcess.ask
+    asked, send = [], isolated.Child.send
 
-    def noted(process, what, *more):
-        asked.append((process, what))
-        return ask(process, what, *more)
+    def noted(process, message):
+        if message[0] in ("prove", "warm up", "measure", "trace"):
+            asked.append((process, message[0]))
+        send(process, message)
 
-    monkeypatch.setattr(isolated.CaseProcess, "ask", noted)
+    monkeypatch.setattr(isolated.Child, "send", noted)
     monkeypatch.setattr(isolated.memory, "free_memory", lambda: 0.0)
     made = iobench.run(images, options("native", "dataloader", trace=True))
     assert not made.failures
@@ -181,18 +183,19 @@ def test_wrong_content_raises_the_same_error_as_in_this_process(own_images, exec
 def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
     images, tmp_path, monkeypatch, number
 ):
-    processes, start = {}, isolated.CaseProcess.__init__
+    processes, send = {}, isolated.Child.send
 
-    def note(self, case, root, server):
-        start(self, case, root, server)
-        processes[case.loader.name] = self.child
+    def note(process, message):
+        if isinstance(message[0], Case):
+            processes[message[0].loader.name] = process
+        send(process, message)
 
     class Killing(Observer):
         def recorded(self, key, record):
             if record.case["loader"] == "native":
                 os.kill(processes["native"].pid, number)
 
-    monkeypatch.setattr(isolated.CaseProcess, "__init__", note)
+    monkeypatch.setattr(isolated.Child, "send", note)
     asked = options("native", "stream", rounds="3")
     result = iobench.run(images, asked, out=tmp_path / "r.jsonl", observer=Killing())
     ((key, error),) = result.failures.items()
@@ -268,18 +271,17 @@ def test_the_error_of_a_child_that_has_ended_can_be_collected():
 
 
 ORPHANING = """
-import os, sys
+import os, psutil, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_isolated import a_case
 from iobench.bench.executor import Tick
-from iobench.bench.isolated import PRELOADED, CaseProcess
+from iobench.bench.isolated import Isolated
 from iobench.dataset.manifest import Manifest
-from iobench.host.child import ForkServer
 manifest = Manifest.load(Path(sys.argv[1]))
-process = CaseProcess(a_case(manifest), manifest, ForkServer(*PRELOADED))
-process.ask("prove", (1, 60.0), Tick(), 60.0)
-print(process.child.pid, flush=True)
+Isolated(manifest, 60.0).prove(a_case(manifest), 1, Tick())
+server, process = psutil.Process().children(recursive=True)
+print(process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
 

@@ -416,7 +416,7 @@ def test_the_time_of_a_case_is_without_that_of_the_limits(images, measure, monke
     def sample_limits(self):
         clock.now += 100.0
 
-    monkeypatch.setattr(backend.LocalHost, "sample_limits", sample_limits)
+    monkeypatch.setattr(backend.RunBackend, "sample_limits", sample_limits)
     budget = Budget(1400.0, clock=lambda: clock.now)
     result = measure(images, ["npy", "lmdb", "hdf5"], rounds=3, max_time=1400.0, budget=budget)
     assert len(result.records) == 3 * 3

@@ -25,7 +25,7 @@ from scipy.io import netcdf_file, savemat
 import iobench
 from iobench import Synthetic, open_source
 from iobench.base.errors import SourceError
-from iobench.dataset.sources import BATCH_BYTES, checked, prefetched
+from iobench.dataset.sources.source import BATCH_BYTES, checked, prefetched
 from iobench.formats import DTYPES, NUMPY_DTYPES, Field
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.files import system_errors_as
@@ -21,43 +21,6 @@ from iobench.dataset.manifest import Manifest
 from iobench.host import page_cache
 from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.results.parts import CachePart, LimitPart
-
-
-class RunBackend(Protocol):
-    """Executors of a run's cases, and the hosts whose page caches and limits belong to the run."""
-
-    world_size: int
-
-    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
-        """Prepare for a run over a dataset and return notes about it.
-
-        Raises RanksDiffer if the ranks would not measure the same thing, LoaderFailed as ObjectCaches.
-        """
-
-    def executor(self, case: Case) -> Executor:
-        """Return the executor that verifies and measures a case."""
-
-    def establish(self, case: Case, logical_bytes: int) -> CachePart:
-        """Bring the page cache into the case's state for a round over so many bytes, and describe it.
-
-        Raises ColdCacheUnavailable if that is impossible.
-        """
-
-    def sample_limits(self) -> None:
-        """Measure the limits that are due, if the run measures limits."""
-
-    def limit(self, case: Case) -> LimitPart | None:
-        """Return the lowest limit on a case's path; None if none is measured."""
-
-    def remeasure_limit(self, case: Case) -> LimitPart | None:
-        """Return the same after a longer measurement, because the case has exceeded it."""
-
-    def lower_cache(self) -> LowerCacheProbe | None:
-        """Probe for a cache below the kernel; None if that is impossible or limits are off."""
-
-    def close(self) -> None:
-        """End all processes started for the run, and remove object caches."""
-
 
 LOCK = ".lock"
 
@@ -105,35 +68,43 @@ OBJECTS = {
 }
 
 
-class LocalHost:
-    """The local host, as the only one of a run; without `begin` that of a run without a dataset."""
+class RunBackend:
+    """Executors of a run's cases, and the caches and limits of the hosts; this class is for the local host.
+
+    Of several ranks on it only the one that `leads` empties the object caches.
+    """
 
     world_size = 1
     limits: CaseLimits | None = None
     _manifest: Manifest | None = None
     _object_caches: ObjectCaches | None = None
     _sudo = False
+    _executors: Mapping[Any, Executor]  # by whether a case is isolated
 
-    def begin(
-        self, manifest: Manifest, options: RunOptions, cases: Sequence[Case], leads: bool = True
-    ) -> list[Finding]:
-        """Empty the object caches of the cases, if they have some; raises LoaderFailed as ObjectCaches.
+    def __init__(self, leads: bool = True) -> None:
+        self._leads = leads
 
-        A rank that does not lead its host leaves that to the one that does.
+    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
+        """Prepare for a run over a dataset and return notes about it.
+
+        Raises RanksDiffer if the ranks would not measure the same thing, LoaderFailed as ObjectCaches.
         """
+        self._executors = {False: InProcess(manifest), True: Isolated(manifest, options.timeout)}
         self._manifest, self._sudo = manifest, options.sudo
         self.limits = CaseLimits(manifest, cases) if options.limits else None
-        if leads and any(case.object_cache for case in cases):
+        if self._leads and any(case.object_cache for case in cases):
             self._object_caches = ObjectCaches(manifest)
         return []
 
-    def close(self) -> None:
-        """Remove the object caches."""
-        if self._object_caches:
-            self._object_caches.close()
+    def executor(self, case: Case) -> Executor:
+        """Return the executor that verifies and measures a case."""
+        return self._executors[case.isolated]
 
     def establish(self, case: Case, logical_bytes: int) -> CachePart:
-        """Warm the case's files, or evict them and verify that; empty a cold object cache."""
+        """Bring the caches into the case's state for a round over so many bytes, and describe it.
+
+        Raises ColdCacheUnavailable if that is impossible.
+        """
         manifest = self._manifest
         if manifest is None or case.loader.own_data:
             return CachePart(mode=case.cache, residency=None, method=WARMED)
@@ -148,40 +119,25 @@ class LocalHost:
         return CachePart(**page_cache.establish(case.cache, files, logical_bytes, self._sudo))
 
     def sample_limits(self) -> None:
-        """Measure the limits that are due."""
+        """Measure the limits that are due, if the run measures limits."""
         if self.limits:
             self.limits.sample()
 
     def limit(self, case: Case) -> LimitPart | None:
-        """Return the lowest limit on the case's path; None if it reads files that are not ours."""
+        """Return the lowest limit on a case's path; None without, and if it reads files that are not ours."""
         return self.limits.lowest_for(case) if self.limits and not case.loader.own_data else None
 
     def remeasure_limit(self, case: Case) -> LimitPart | None:
-        """Return the same after a longer measurement."""
+        """Return the same after a longer measurement, because the case has exceeded it."""
         return self.limits.remeasure(case) if self.limits else None
 
     def lower_cache(self) -> LowerCacheProbe | None:
-        """Probe for a cache below this kernel."""
+        """Probe for a cache below the kernel; None if that is impossible or limits are off."""
         return self.limits.lower_cache() if self.limits else None
 
-
-class LocalBackend(LocalHost):
-    """Runs cases in this process, or each isolated case in a process of its own."""
-
-    def begin(
-        self, manifest: Manifest, options: RunOptions, cases: Sequence[Case], leads: bool = True
-    ) -> list[Finding]:
-        """Create the executors."""
-        isolated = Isolated(manifest, options.timeout)
-        self._executors: dict[bool, Executor] = {False: InProcess(manifest), True: isolated}
-        return super().begin(manifest, options, cases, leads)
-
-    def executor(self, case: Case) -> Executor:
-        """Return the in-process executor, or the isolating one if the case asks for it."""
-        return self._executors[case.isolated]
-
     def close(self) -> None:
-        """End the processes of cases, and remove the object caches."""
+        """End all processes started for the run, and remove object caches."""
         for executor in self._executors.values():
             executor.close()
-        super().close()
+        if self._object_caches:
+            self._object_caches.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,10 @@ import torch
 from iobench.base.errors import TargetError, WrongContent
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
-from iobench.bench.epoch import ProcessGroup, SingleProcess
+from iobench.bench.epoch import ProcessGroup
 from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.sources import BATCH_BYTES
+from iobench.dataset.sources.source import BATCH_BYTES
 from iobench.dataset.verify import RereadHashes, SampleHashes, hashes_in_time
 from iobench.formats import Array, Field, Index, Ragged, Rows, Schema, array_of, index_of
 from iobench.loading.collate import COLLATED, JAGGED, LIST, Collate, Dense, SampleList
@@ -198,15 +199,20 @@ def no_list(manifest: Manifest) -> Finding:
     return Finding("no-list", message, f"run 'iobench verify --name {manifest.name}', which keeps it")
 
 
-class BatchCheck(Protocol):
+class BatchCheck(ABC):
     """Check of the batches of an epoch, or of a part of one, on the device."""
+
+    _rows: Iterator[Rows] = iter(())  # that come next, as far as they are requested
 
     def expect(self, request: EpochRequest) -> None:
         """Note the rows that will come next; call it before the first batch."""
+        self._rows = iter(() if isinstance(request, int) else request)
 
+    @abstractmethod
     def add(self, batch: DeviceBatch) -> None:
         """Check a batch; raises WrongContent if its samples are not the dataset's."""
 
+    @abstractmethod
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
         """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.
 
@@ -229,46 +235,14 @@ def content_check(
     stored = hashes_in_time(manifest, job.opener.format.variant, seconds)
     if loader.iterable_style:
         return CoverageCheck(loader, job, manifest, stored)
-    return RowCheck(loader, job, manifest, stored, group or SingleProcess())
+    return RowCheck(loader, job, manifest, stored, group or ProcessGroup())
 
 
-class RowComparison:
-    """Comparison of delivered rows with stored hashes, in pieces."""
-
-    def __init__(self, stored: SampleHashes | RereadHashes, piece: int) -> None:
-        self._stored, self._piece = stored, piece
-        self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
-        self._pending_rows = 0
-        self.compared = self.known = 0  # rows, and those of them whose hash is stored
-
-    def add(self, rows: Index, hashes: Any) -> tuple[int, int] | None:
-        """Add rows; return the first row that has another hash than the stored one, and its hash."""
-        self._pending.append((rows, hashes))
-        self._pending_rows += len(rows)
-        return self.compare() if self._pending_rows >= self._piece else None
-
-    def compare(self) -> tuple[int, int] | None:
-        """Compare the pending rows; return as `add` does."""
-        if not self._pending:
-            return None
-        parts, hashes_of_parts = zip(*self._pending, strict=True)
-        self._pending.clear()
-        self._pending_rows = 0
-        rows: Index = np.concatenate(parts)
-        hashes: Index = torch.cat(hashes_of_parts).cpu().numpy()
-        self.compared += len(rows)
-        known = self._stored.known(rows)
-        rows, hashes = rows[known], hashes[known]
-        self.known += len(rows)
-        wrong = np.flatnonzero(self._stored.of(rows) != hashes)
-        return (int(rows[wrong[0]]), int(hashes[wrong[0]])) if len(wrong) else None
-
-
-class RowCheck:
+class RowCheck(BatchCheck):
     """Checks that a map-style loader delivers the requested rows in order.
 
-    Without a list of hashes they are compared with the stored rows, which are read again. That verifies a
-    whole epoch, by the sums, but no part.
+    They are compared with the stored hashes in pieces. Without a list of hashes they are compared with the
+    stored rows, which are read again. That verifies a whole epoch, by the sums, but no part.
     """
 
     def __init__(
@@ -276,17 +250,19 @@ class RowCheck:
     ) -> None:
         self._loader, self._job, self._manifest, self._group = loader, job, manifest, group
         self._check, self._list = Checksum(manifest.schema), stored
-        piece = PIECE if stored else manifest.schema.batch_rows(BATCH_BYTES)
-        self._comparison = RowComparison(stored or RereadHashes(job.opener), piece)
-        self._rows: Iterator[Rows] = iter(())
+        self._stored = stored or RereadHashes(job.opener)
+        self._piece = PIECE if stored else manifest.schema.batch_rows(BATCH_BYTES)
+        self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
+        self._pending_rows = self._compared = self._known = 0  # and those of the compared with a stored hash
         self._padding = self._left = self._batches = 0
         self._ragged = RaggedCheck(manifest.schema, job.collate)
 
     def expect(self, request: EpochRequest) -> None:
         """Note the rows that will come next."""
         assert not isinstance(request, int), "a map-style loader is given its rows"
+        super().expect(request)
         self._padding = self._loader.padding_samples(self._job.order, self._manifest.schema.samples)
-        self._rows, self._left = iter(request), sample_count(request) - self._padding
+        self._left = sample_count(request) - self._padding
 
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch; raises WrongContent if a row differs from the stored one."""
@@ -300,13 +276,15 @@ class RowCheck:
             raise WrongContent(problem, kind="wrong-count", **counts)
         own, self._left = min(self._left, len(rows)), max(0, self._left - len(rows))
         self._check.add_hashes(hashes[:own], rows[:own])
-        self._refuse(self._comparison.add(rows, hashes))
+        self._pending.append((rows, hashes))
+        self._pending_rows += len(rows)
+        if self._pending_rows >= self._piece:
+            self._compare_rows()
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
         """Return what is to be reported; WrongContent unless all ranks' samples are those of the manifest."""
-        self._refuse(self._comparison.compare())
-        own = self._comparison.compared, self._comparison.known, self._padding
-        compared, known, padding = map(self._sum, own)
+        self._compare_rows()
+        compared, known, padding = map(self._sum, (self._compared, self._known, self._padding))
         if any(self._group.all_gather(part)) and compared < self._manifest.schema.samples + padding:
             return self._ragged.reported(self._partly(known, 0))
         self._compare_batches()
@@ -328,13 +306,24 @@ class RowCheck:
         """Return the sum over all ranks, modulo 2^64."""
         return sum(self._group.all_gather(own)) & MASK
 
-    def _refuse(self, wrong: tuple[int, int] | None) -> None:
-        """Raise WrongContent if a row came with the hash of another row, or of none."""
-        if wrong is None:
+    def _compare_rows(self) -> None:
+        """Compare the pending rows; raise WrongContent if a row came with the hash of another, or of none."""
+        if not self._pending:
             return
-        (row, found), samples = wrong, self._manifest.schema.samples
-        for rows, hashes in kept_hashes(self._list, samples) if self._list else ():
-            others = rows[hashes == found]
+        parts, hashes_of_parts = zip(*self._pending, strict=True)
+        self._pending, self._pending_rows = [], 0
+        rows: Index = np.concatenate(parts)
+        hashes: Index = torch.cat(hashes_of_parts).cpu().numpy()
+        self._compared += len(rows)
+        known = self._stored.known(rows)
+        rows, hashes = rows[known], hashes[known]
+        self._known += len(rows)
+        wrong = np.flatnonzero(self._stored.of(rows) != hashes)
+        if not len(wrong):
+            return
+        row, other = int(rows[wrong[0]]), int(hashes[wrong[0]])
+        for rows, hashes in kept_hashes(self._list, self._manifest.schema.samples) if self._list else ():
+            others = rows[hashes == other]
             if len(others):
                 problem = "samples reached the device in another order than requested"
                 rows_of = {"expected": f"row {row}", "found": f"row {others[0]}"}
@@ -369,7 +358,7 @@ class RowCheck:
             )
 
 
-class CoverageCheck:
+class CoverageCheck(BatchCheck):
     """Checks that an iterable-style loader delivers each sample once; in a part, none twice.
 
     Excepted are those that it declares to drop or to repeat.
@@ -379,9 +368,6 @@ class CoverageCheck:
         self._loader, self._order, self._manifest, self._list = loader, job.order, manifest, stored
         self._check, self._hashes = Checksum(manifest.schema), list[Hashes]()
         self._ragged = RaggedCheck(manifest.schema, job.collate)
-
-    def expect(self, request: EpochRequest) -> None:
-        """Do nothing: its rows are its own."""
 
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch."""
@@ -418,7 +404,7 @@ class CoverageCheck:
         return self._ragged.reported(came)
 
 
-class PixelCheck:
+class PixelCheck(BatchCheck):
     """Compares each requested row with what the format decodes, which is read again.
 
     Arrays of bytes may differ by a tolerance, the other fields may not. The case is reported as not verified,
@@ -427,12 +413,6 @@ class PixelCheck:
 
     def __init__(self, job: Job, tolerance: int) -> None:
         self._job, self._tolerance, self._most = job, tolerance, 0
-        self._rows: Iterator[Rows] = iter(())
-
-    def expect(self, request: EpochRequest) -> None:
-        """Note the rows that will come next; call it before the first batch."""
-        assert not isinstance(request, int), "a map-style loader is given its rows"
-        self._rows = iter(request)
 
     def add(self, batch: DeviceBatch) -> None:
         """Compare a batch; raises WrongContent for the first row that differs by more than allowed."""
@@ -474,7 +454,7 @@ class PixelCheck:
         return ContentCheckPart(unverified=[apart])
 
 
-class UserLoaderCheck:
+class UserLoaderCheck(BatchCheck):
     """Compares the batches of an epoch, or a part of one, with the manifest, and reports what is unverified.
 
     If batches hold the dataset's fields, every sample is hashed and compared. Otherwise the case is
@@ -489,9 +469,6 @@ class UserLoaderCheck:
         self._other: str | None = None  # difference between its batches and the dataset's fields
         self._largest = 0
 
-    def expect(self, request: EpochRequest) -> None:
-        """Do nothing: its rows are its own."""
-
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch, if it holds the dataset's fields.
 
@@ -500,7 +477,9 @@ class UserLoaderCheck:
         self._largest = max(self._largest, *(int(one.shape[0]) for one in batch.values() if one.ndim), 0)
         if self._other is not None:
             return
-        held, fields = _held(batch), _fields(self._schema)
+        types = {name: str(one.dtype).removeprefix("torch.") for name, one in batch.items()}
+        held = {name: _kind(types[name], tuple(one.shape[1:])) for name, one in batch.items()}
+        fields = {field.name: _kind(field.dtype, field.shape) for field in self._schema.fields}
         if any(held.get(name) != kind for name, kind in fields.items()):
             self._other = f"its batches hold {_listed(held)}, the dataset {_listed(fields)}"
             if trains(self._case.facets):
@@ -511,10 +490,7 @@ class UserLoaderCheck:
         self._hashes.append(hashes.cpu().numpy())
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
-        """Return why the content is not verified; None if the whole dataset came as requested.
-
-        `part` tells that the epoch was cut, so that not all samples came.
-        """
+        """Return why the content is not verified; None if the whole dataset came as requested."""
         if not self._largest:
             raise TargetError("it yielded no batches: there is nothing to measure", kind="empty")
         if self._other is not None:
@@ -552,17 +528,6 @@ class UserLoaderCheck:
             message = f"its batches hold up to {self._largest:,} samples, not {requested:,}"
             values = {"largest": self._largest, "requested": requested}
             yield Finding("other-batch-size", message, values={**values})
-
-
-def _held(batch: DeviceBatch) -> dict[str, str]:
-    return {
-        name: _kind(str(one.dtype).removeprefix("torch."), tuple(one.shape[1:]))
-        for name, one in batch.items()
-    }
-
-
-def _fields(schema: Schema) -> dict[str, str]:
-    return {field.name: _kind(field.dtype, field.shape) for field in schema.fields}
 
 
 def _kind(dtype: str, shape: tuple[int, ...]) -> str:

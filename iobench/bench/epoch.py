@@ -37,33 +37,21 @@ from iobench.results.parts import (
 T = TypeVar("T")
 
 
-class ProcessGroup(Protocol):
+class ProcessGroup:
     """The ranks that verify or measure one case at the same time, each over its share of the samples.
 
-    Every rank makes the same calls in the same order. A call raises IobenchError if another rank failed.
+    Every rank makes the same calls in the same order. A call raises IobenchError if another rank failed. This
+    class is the group of a single process.
     """
 
-    rank: int
-    world_size: int
+    rank = 0
+    world_size = 1
 
     def barrier(self) -> None:
         """Block until all ranks arrive."""
 
     def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, by rank."""
-
-
-class SingleProcess:
-    """The process group of a run in one process."""
-
-    rank = 0
-    world_size = 1
-
-    def barrier(self) -> None:
-        """Return at once."""
-
-    def all_gather(self, value: T) -> list[T]:
-        """Return the own value in a list."""
         return [value]
 
 
@@ -115,7 +103,7 @@ class RoundSpec:
     # in later epochs of a script that keeps its files open
     strict: bool = False  # synchronize the device after each batch
     ended: Callable[[], None] = lambda: None  # called after each epoch; not timed
-    group: ProcessGroup = field(default_factory=SingleProcess)  # they begin each epoch together
+    group: ProcessGroup = field(default_factory=ProcessGroup)  # they begin each epoch together
 
 
 MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart

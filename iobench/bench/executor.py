@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -18,7 +18,7 @@ from iobench.base.errors import RecordError
 from iobench.base.text import reason
 from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.bench.content_check import BatchCheck, PixelCheck, UserLoaderCheck, content_check
-from iobench.bench.epoch import ProcessGroup, RoundSpec, SingleProcess, epoch_request, measure, opened
+from iobench.bench.epoch import ProcessGroup, RoundSpec, epoch_request, measure, opened
 from iobench.bench.outcome import BatchCount, Progress
 from iobench.bench.part import Proof, TimeLimit
 from iobench.bench.training import TrainingStep
@@ -29,7 +29,6 @@ from iobench.loading.loaders import Job, Loader
 from iobench.loading.stages import StageProfile
 from iobench.results.parts import Measured
 
-T = TypeVar("T")
 BATCHES = 64  # viewers cannot open traces of many thousand batches
 
 
@@ -46,7 +45,10 @@ def write_trace(
         with record_function("open"):
             epochs = opened(loader, job)
         with closing(epochs), closing(epochs.epoch(request)) as batches:
-            for batch in _named("next", itertools.islice(batches, BATCHES)):
+            for _ in range(BATCHES):
+                with record_function("next"):
+                    if (batch := next(batches, None)) is None:
+                        break
                 with record_function("move"):
                     moved = transfer.move(batch)
                 with record_function("consume"):
@@ -64,17 +66,6 @@ def activities_on(device: torch.device) -> list[ProfilerActivity]:
     """Return the host's activity, and the device's if this torch can record it."""
     there = getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)
     return [one for one in ProfilerActivity.__members__.values() if one in (ProfilerActivity.CPU, there)]
-
-
-def _named(name: str, items: Iterator[T]) -> Iterator[T]:
-    """Yield the same items, with a span in the trace for the wait for each."""
-    while True:
-        with record_function(name):
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-        yield item
 
 
 class TookTooLong(Exception):
@@ -136,7 +127,7 @@ class InProcess(Executor):
     """Runs cases in this process, which may be one of several ranks."""
 
     def __init__(self, manifest: Manifest, group: ProcessGroup | None = None) -> None:
-        self._manifest, self._group = manifest, group or SingleProcess()
+        self._manifest, self._group = manifest, group or ProcessGroup()
 
     def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Verify and warm up a case; raises WrongContent if the device did not receive the dataset."""

@@ -38,21 +38,22 @@ class Isolated:
 
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self.timeout_s = manifest, timeout_s
-        self._processes: dict[str, CaseProcess] = {}
+        self._children: dict[str, Child] = {}  # by case, ordered by last use
+        self._warm = set[str]()  # cases that have run an epoch in their process
         self._room = memory.free_memory()  # before any process is started
         self._server = ForkServer(*PRELOADED)
 
     def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Start the case's process and verify in it; raises the errors of `InProcess.prove`."""
         result: Proof = self._ask(case, tick, "prove", (warmup, limit_s))
-        self._processes[case.key].warm = True
+        self._warm.add(case.key)
         return result
 
     def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
         """If the case's process has ended, start a new one and run an untimed round in it."""
-        if case.key not in self._processes or not self._processes[case.key].warm:
+        if case.key not in self._warm:
             self._ask(case, tick, "warm up", batches)
-            self._processes[case.key].warm = True
+            self._warm.add(case.key)
 
     def measure(
         self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
@@ -67,61 +68,55 @@ class Isolated:
 
     def end(self, case: Case) -> None:
         """End the case's process; a later call starts a new one."""
-        if case.key in self._processes:
-            self._processes.pop(case.key).child.end()
+        if case.key in self._children:
+            self._end(case.key)
 
     def close(self) -> None:
         """End all processes."""
-        while self._processes:
-            self._processes.popitem()[1].child.end()
+        for key in [*self._children]:
+            self._end(key)
         self._server.close()
 
+    def _end(self, key: str) -> None:
+        self._warm.discard(key)
+        self._children.pop(key).end()
+
     def _ask(self, case: Case, tick: Tick, what: str, argument: object) -> Any:
-        if case.key in self._processes:
-            self._processes[case.key] = self._processes.pop(case.key)  # the dict is ordered by last use
+        """Call a method of the executor in the case's process, and return its result or raise its error.
+
+        Raises CaseDied if the process ends, or if no batch came for `timeout_s`.
+        """
+        if case.key in self._children:
+            self._children[case.key] = self._children.pop(case.key)
         else:
             self._make_room(case)
-            self._processes[case.key] = CaseProcess(case, self._manifest, self._server)
+            self._children[case.key] = Child(f"{__name__}:serve", start=self._server.fork)
+            with contextlib.suppress(ChildEnded):
+                self._children[case.key].send((case, self._manifest.root, self._manifest.index_end))
+        child = self._children[case.key]
+        before = child.heartbeats.count
+
+        def idle() -> None:
+            tick.check_interrupt()
+            tick.progress.count = child.heartbeats.count - before
+
         try:
-            return self._processes[case.key].ask(what, argument, tick, self.timeout_s)
+            with contextlib.suppress(ChildEnded):  # which `reply` reports
+                child.send((what, argument))
+            answer = child.reply(self.timeout_s, idle)
+            tick.progress.count = child.heartbeats.count - before
+            return answer
         except BaseException as error:  # also after Ctrl-C: the state of the process is unknown
             if not isinstance(error, IobenchError) or isinstance(error, CaseDied):
-                self._processes.pop(case.key).child.end()
+                self._end(case.key)
             raise
 
     def _make_room(self, case: Case) -> None:
         """End processes until memory suffices for another one and for the case's data in the page cache."""
         data = self._manifest.artifacts[case.variant].stored_bytes if case.cache == "warm" else 0
         reserve = KEPT_FREE * memory.total_memory() + min(data, self._room / 2)
-        while self._processes and memory.free_memory() < reserve:
-            self._processes.pop(next(iter(self._processes))).child.end()
-
-
-class CaseProcess:
-    """Process that runs one case."""
-
-    def __init__(self, case: Case, manifest: Manifest, server: ForkServer) -> None:
-        self.child = Child(f"{__name__}:serve", start=server.fork)
-        self.warm = False
-        with contextlib.suppress(ChildEnded):
-            self.child.send((case, manifest.root, manifest.index_end))
-
-    def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
-        """Call a method of the executor in that process, and return its result or raise its error.
-
-        Raises CaseDied if the process ends, or if no batch came for `timeout_s`.
-        """
-        before = self.child.heartbeats.count
-
-        def idle() -> None:
-            tick.check_interrupt()
-            tick.progress.count = self.child.heartbeats.count - before
-
-        with contextlib.suppress(ChildEnded):  # which `reply` reports
-            self.child.send((what, argument))
-        answer = self.child.reply(timeout_s, idle)
-        tick.progress.count = self.child.heartbeats.count - before
-        return answer
+        while self._children and memory.free_memory() < reserve:
+            self._end(next(iter(self._children)))
 
 
 def serve(connection: Connection, heartbeats: SharedCount) -> None:

@@ -24,7 +24,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.dataset.manifest import Manifest, missing_libraries
-from iobench.dataset.opener import Opener, RemoteOpener
+from iobench.dataset.opener import Opener
 from iobench.formats import Reader
 from iobench.host import hardware_limits, machine_info, memory
 from iobench.host.device import pick_device
@@ -32,7 +32,7 @@ from iobench.host.hardware_limits import Limit, LowerCacheProbe, calls_per_s
 from iobench.host.io_engines import DirectUnavailable
 from iobench.host.memory import PAGE
 from iobench.objects import limits as store_limits
-from iobench.objects.reader import REQUEST_BYTES
+from iobench.objects.reader import REQUEST_BYTES, RemoteFiles
 from iobench.results.display import Block, table
 from iobench.results.metrics import mib_text
 from iobench.results.parts import DECODING, LimitPart
@@ -199,11 +199,14 @@ class CaseLimits:
         stored, largest = sum(map(_size, files)), self._largest
         slot_bytes, slots = case.loader.slots(case.batch_bytes(schema))
         if case.cache == "warm":
-            sizes = {threads: (slot_bytes, slots, threads) for threads in thread_counts()}
-            read = partial(hardware_limits.page_cache_read, largest)
-            yield ("page cache",), 1.0, {size: partial(read, *size) for size in sizes.values()}
+            read = partial(hardware_limits.page_cache_read, largest, slot_bytes, slots)
+            yield ("page cache",), 1.0, {(slot_bytes, slots, n): partial(read, n) for n in thread_counts()}
             if case.order != "sequential":
-                yield ("gather", case.order), 1.0, dict(self._gather_methods(case, slot_bytes))
+                row_bytes = schema.sample_bytes
+                window_rows = max(1, case.window_bytes // row_bytes) if case.order == "block" else None
+                take = partial(hardware_limits.gather_rows, largest, row_bytes, window_rows, slot_bytes)
+                ways: dict[Key, Measure] = {(slot_bytes, n): partial(take, n) for n in thread_counts()}
+                yield ("gather", case.order), 1.0, ways
         elif case.order == "random" and stored > memory.free_memory():
             size = schema.sample_bytes
             method = partial(hardware_limits.random_read, largest, size)
@@ -223,7 +226,7 @@ class CaseLimits:
         """
         schema, single = self._manifest.schema, case.order == "random" and not case.object_cache
         size = max(field.sample_bytes for field in schema.fields) if single else REQUEST_BYTES
-        files = [remote.files for remote in remote_openers(self._manifest)]
+        files = _remote_files(self._manifest)
         methods: dict[Key, Measure] = {
             (count,): partial(store_limits.ranged_gets, files, size, count)
             for count in store_limits.many_in_flight(size)
@@ -241,26 +244,16 @@ class CaseLimits:
             method = partial(hardware_limits.host_to_device, device, slot_bytes, pinned)
             yield (TO_DEVICE, case.device), 1.0, {(slot_bytes, pinned): method}
 
-    def _gather_methods(self, case: Case, slot_bytes: int) -> Iterator[tuple[Key, Measure]]:
-        """Yield methods that gather rows in the case's order with one thread, and with all cores."""
-        row_bytes = self._manifest.schema.sample_bytes
-        window_rows = max(1, case.window_bytes // row_bytes) if case.order == "block" else None
-        for threads in thread_counts():
-            method = partial(
-                hardware_limits.gather_rows, self._largest, row_bytes, window_rows, slot_bytes, threads
-            )
-            yield (slot_bytes, threads), method
-
     @cached_property
     def _largest(self) -> Path:
         """The file that all limits are measured with: the largest one of the cases."""
         return largest_file(self._manifest, dict.fromkeys(case.variant for case in self._cases))
 
 
-def remote_openers(manifest: Manifest) -> list[RemoteOpener]:
-    """Return the openers of all artifacts in an object store."""
+def _remote_files(manifest: Manifest) -> list[RemoteFiles]:
+    """Return the objects of all artifacts in an object store."""
     openers = (manifest.opener(variant).remote for variant in manifest.artifacts)
-    return [opener for opener in openers if opener is not None]
+    return [opener.files for opener in openers if opener is not None]
 
 
 def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
@@ -356,12 +349,11 @@ def survey(
         _survey_disk(result, file, sample_bytes, seconds)
         on_status("copying memory")
         for threads in thread_counts():
-            measured = [
+            result.limits += [
                 hardware_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds),
                 hardware_limits.gather_rows(file, sample_bytes, None, slot_bytes, threads, seconds),
                 hardware_limits.memory_copy(slot_bytes, SLOTS, threads, seconds),
             ]
-            result.limits += measured
     if device.type != "cpu":
         on_status("copying to the device and back")
         result.limits += [
@@ -419,9 +411,8 @@ def remote_notes(limits: Sequence[Limit], file: Path) -> Iterator[Finding]:
 
 def _remote_survey(manifest: Manifest, seconds: float, on_status: Callable[[str], None]) -> Survey:
     """Measure an object store: requests of a sample, of a loader and of whole objects, one and many."""
-    files = [opener.files for opener in remote_openers(manifest)]
     sample = max(field.sample_bytes for field in manifest.schema.fields)
-    result = Survey()
+    files, result = _remote_files(manifest), Survey()
     for size, counts in (
         (sample, (1, *store_limits.many_in_flight(sample))),
         (REQUEST_BYTES, (1, *store_limits.many_in_flight(REQUEST_BYTES))),

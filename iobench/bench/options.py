@@ -36,25 +36,11 @@ def command_option(
     repeatable: bool = False,
     parameter: str | None = None,
 ) -> Any:
-    """Declare a dataclass field as an option of a command.
+    """Declare a dataclass field as an option of a command, of which CommandOption explains the rest.
 
-    Parameters
-    ----------
-    default : bool, int, float, str, None or tuple
-        Default value. The field's annotation is one of these types, one of them ``| None``, or a tuple of
-        one of them, or either, which is typed as a list with commas.
-    help : str
-        One line for `--help` and the reference.
-    choices : tuple of str
-        Allowed values; empty for any.
-    limits : tuple of int, optional
-        Minimum and maximum.
-    in_bytes : bool
-        The values are typed as sizes such as `1MiB`, and the option's name ends in `size`, not `bytes`.
-    repeatable : bool
-        The option is typed once for each value, because a value may contain commas.
-    parameter : str, optional
-        The option's name on the command line, as a Python name, if it is not the field's.
+    The field's annotation is bool, int, float or str, one of them ``| None``, or a tuple of one of them, or
+    either, which is typed as a list with commas. `parameter` is the option's name on the command line, as a
+    Python name, if it is not the field's.
     """
     shape = {"in_bytes": in_bytes, "repeatable": repeatable, "named": parameter}
     return dataclasses.field(
@@ -71,11 +57,11 @@ class CommandOption:
     is_tuple: bool
     or_none: bool
     default: Any
-    help: str
-    choices: tuple[str, ...]
-    limits: tuple[int, int] | None
-    in_bytes: bool
-    repeatable: bool
+    help: str  # one line for `--help` and the reference
+    choices: tuple[str, ...]  # allowed values; empty for any
+    limits: tuple[int, int] | None  # minimum and maximum
+    in_bytes: bool  # values are typed as sizes such as `1MiB`, and the name ends in `size`, not `bytes`
+    repeatable: bool  # it is typed once for each value, because a value may contain commas
     named: str | None
 
     @property
@@ -104,17 +90,15 @@ def check_above_zero(**options: float | None) -> None:
 
 def declared(cls: type) -> tuple[CommandOption, ...]:
     """Return the options that a dataclass declares with `command_option`, in order."""
-    hints = typing.get_type_hints(cls)
-    return tuple(_option(spec, hints[spec.name]) for spec in dataclasses.fields(cls) if spec.metadata)
-
-
-def _option(spec: dataclasses.Field[Any], hint: Any) -> CommandOption:
-    members = typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
-    listed = [one for one in members if typing.get_origin(one) is tuple]
-    value_type = typing.get_args(listed[0])[0] if listed else members[0]
-    return CommandOption(
-        spec.name, value_type, bool(listed), type(None) in members, spec.default, **spec.metadata
-    )
+    hints, options = typing.get_type_hints(cls), list[CommandOption]()
+    for spec in (spec for spec in dataclasses.fields(cls) if spec.metadata):
+        hint = hints[spec.name]
+        members = typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
+        listed = [one for one in members if typing.get_origin(one) is tuple]
+        kind = typing.get_args(listed[0])[0] if listed else members[0]
+        shape = bool(listed), type(None) in members
+        options.append(CommandOption(spec.name, kind, *shape, spec.default, **spec.metadata))
+    return tuple(options)
 
 
 def check_declared(options: Any) -> None:

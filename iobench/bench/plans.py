@@ -120,11 +120,8 @@ def check_same(rounds: Sequence[Record], cases: Sequence[Case], machine: Callabl
         problem = f"--resume: the run's plan now makes other cases ({shown}), {why}"
         raise InvalidSettings(problem, kind="other-cases", hint=REMEASURE)
     for key, one in {one.settings_key: one for one in rounds}.items():
-        if differs := _differences(one.machine, machine(now[key])):
+        facts = machine(now[key]).facts
+        changes = ((name, was, facts[name]) for name, was in one.machine.facts.items())
+        if differs := [f"{name} was {was}, is {value}" for name, was, value in changes if was != value]:
             problem = f"--resume: the machine has changed ({'; '.join(differs)})"
             raise InvalidSettings(problem, kind="other-machine", hint=REMEASURE)
-
-
-def _differences(before: Machine, now: Machine) -> list[str]:
-    was, is_ = before.facts, now.facts
-    return [f"{name} was {was[name]}, is {is_[name]}" for name in was if was[name] != is_[name]]

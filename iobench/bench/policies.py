@@ -6,12 +6,12 @@ their figures: after a number of rounds, when figures are precise, or when a dec
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -239,7 +239,7 @@ class RunState:
         self.rounds_began: float | None = None  # moment, once all cases were verified
         self._rates: dict[str, dict[int, float]] = {}
         draw = orders(cases, seed)
-        self.order = functools.cache(lambda number: next(draw))  # of a round, each asked for in turn
+        self.order = cache(lambda number: next(draw))  # of a round, each asked for in turn
 
     def add(self, key: str, number: int, rate: float) -> None:
         """Add a round that was measured, in samples/s."""
@@ -329,7 +329,47 @@ class Policy(ABC):
         return None
 
 
-class EqualShares(Policy):
+class TimedPolicy(Policy):
+    """Policy of rounds in which each case has a turn, as long as there is time."""
+
+    @abstractmethod
+    def _fits(self, state: RunState, case: Case, number: int) -> bool:
+        """Return whether there is time for a round of a case."""
+
+    @abstractmethod
+    def _more(self, state: RunState, done: int) -> bool:
+        """Return whether another round follows."""
+
+    def _first(self, state: RunState, case: Case) -> Any:
+        """Return the sort key of a case in the first round."""
+        return 0
+
+    def _upcoming(self, state: RunState) -> tuple[Case, int] | None:
+        """Return the case whose round is next, and its number; None if no round follows."""
+        number = max(1, state.round)
+        while True:
+            order = state.order(number)
+            for case in sorted(order, key=partial(self._first, state)) if number == 1 else order:
+                if state.waits(case, number) and self._fits(state, case, number):
+                    return case, number
+            if not self._more(state, number):
+                return None
+            number += 1
+
+    def _late(self, state: RunState) -> dict[str, str]:
+        """Return the cases without time for their first round, and how long one of each takes."""
+        waiting = [case for case in state.remaining if state.round <= 1 and state.waits(case, 1)]
+        late = {case.key: state.next_s(case, 1) for case in waiting if not self._fits(state, case, 1)}
+        return {key: f"a round of it takes about {seconds_text(seconds)}" for key, seconds in late.items()}
+
+    def _round_ended(self, state: RunState) -> bool:
+        """Return whether all cases have had their turn in a round."""
+        number, cases = state.round, state.remaining
+        waiting = any(state.waits(case, number) and self._fits(state, case, number) for case in cases)
+        return number > 0 and not waiting and any(state.rates.values())
+
+
+class EqualShares(TimedPolicy):
     """Policy of a run: equal shares of the time for its cases, until a rule has enough rounds.
 
     Verification has 30 % of the time, and ends after twice that. Rounds and verifications are cut to parts of
@@ -350,16 +390,16 @@ class EqualShares(Policy):
             return NextTurn(case, 0, _proof_s(case, share_s), cancel_at=cancel_at, index_end=budget.end)
         if self._round_s is None:
             self._round_s = _equal_s(budget, self.planned or stats.PAIRED_ROUNDS, state.remaining)
-        upcoming = _upcoming(state, self._fits, self._more)
+        upcoming = self._upcoming(state)
         limit_s = math.inf if state.rounds else budget.left()  # without one round there is no answer
         return None if upcoming is None else NextTurn(*upcoming, limit_s, self._round_s)
 
     def drop(self, state: RunState) -> dict[str, str]:
         """Return the cases that there is no time to verify or to time even once, or that are behind."""
         if not state.unverified:
-            ended = _round_ended(state, self._fits)
+            ended = self._round_ended(state)
             behind = self._rule.behind(state.rates) if ended else []
-            return {**dict.fromkeys(behind, BEHIND), **_late(state, self._fits)}
+            return {**dict.fromkeys(behind, BEHIND), **self._late(state)}
         most = 2 * PROOFS if len(state.proofs) >= COMPARED else 1.0
         late = state.budget.elapsed() > most * state.budget.seconds
         if not late or state.unverified[0] is state.cases[0]:
@@ -390,7 +430,7 @@ class EqualShares(Policy):
         return cases > COMPARED and used_s + state.next_s(case, number) > most_s
 
 
-class SuccessiveHalving(Policy):
+class SuccessiveHalving(TimedPolicy):
     """Successive halving (Jamieson and Talwalkar 2016) that eliminates only significantly slower cases.
 
     After each round, cases of the slower half that are clearly behind are eliminated; from ten rounds on,
@@ -421,7 +461,7 @@ class SuccessiveHalving(Policy):
             if state.unverified:
                 return self._verification(state)
             self._begin(state)
-        upcoming = _upcoming(state, self._fits, self._more, self._first(state))
+        upcoming = self._upcoming(state)
         return None if upcoming is None else self._timed(state, *upcoming)
 
     def drop(self, state: RunState) -> dict[str, str]:
@@ -431,10 +471,10 @@ class SuccessiveHalving(Policy):
         opened = {one.key for one in [self._opened(state)] if one}
         late = {
             key: reason
-            for key, reason in _late(state, self._fits).items()
+            for key, reason in self._late(state).items()
             if self._race is not None or key in opened
         }
-        ended = not state.unverified and _round_ended(state, self._fits)
+        ended = not state.unverified and self._round_ended(state)
         behind = self.behind(state.rates) if ended else []
         return {**late, **dict.fromkeys(behind, BEHIND)}
 
@@ -503,12 +543,10 @@ class SuccessiveHalving(Policy):
         round_s = self._round_s if self._race is not None else self._share_s(state.cases)
         return NextTurn(case, number, max(self._race_s / RACE_ROUNDS, left_s), round_s)
 
-    def _first(self, state: RunState) -> Callable[[Case], Any]:
-        """Return the sort key of the first round: the reference case first, then quick cases."""
-        position = {case.key: number for number, case in enumerate(state.cases)}
-        if self._ordered:
-            return lambda case: position[case.key]
-        return lambda case: (position[case.key] > 0, state.took_s(case))
+    def _first(self, state: RunState, case: Case) -> Any:
+        """Put the reference case first, then quick cases."""
+        position = state.cases.index(case)
+        return position if self._ordered else (position > 0, state.took_s(case))
 
     def _fits(self, state: RunState, case: Case, number: int) -> bool:
         late = number == 1 and state.rounds >= COMPARED and not self._race_left_s(state)
@@ -522,7 +560,7 @@ class SuccessiveHalving(Policy):
         return sum(state.next_s(case, done + 1) for case in state.remaining) <= self._race_left_s(state)
 
 
-class FinalRounds(Policy):
+class FinalRounds(TimedPolicy):
     """Fresh rounds of the cases that remain of a search, without elimination, in `rounds_budget`.
 
     Verification counts as time for rounds. Cases come in order of importance. The first is always measured
@@ -551,8 +589,7 @@ class FinalRounds(Policy):
             return self._verification(state)
         if self._round_s is None:
             self._round_s = _equal_s(self._budget, stats.PAIRED_ROUNDS, state.remaining)
-        position = {case.key: number for number, case in enumerate(state.cases)}
-        upcoming = _upcoming(state, self._fits, self._more, lambda case: position[case.key])
+        upcoming = self._upcoming(state)
         # one long round says more than two that are mostly a start
         return None if upcoming is None else NextTurn(*upcoming, state.budget.left(), self._round_s)
 
@@ -561,7 +598,7 @@ class FinalRounds(Policy):
         if state.unverified:
             verifies = self._verifies(state)
             return {} if verifies else {case.key: UNVERIFIED for case in state.unverified}
-        return _late(state, self._fits)
+        return self._late(state)
 
     def _verifies(self, state: RunState) -> bool:
         """Return whether there is time for another case, assuming that a round takes as long as a proof."""
@@ -578,6 +615,9 @@ class FinalRounds(Policy):
         cancel_at = state.budget.end if state.proofs else math.inf
         return NextTurn(case, 0, limit_s, cancel_at=cancel_at, index_end=budget.end, proof=proof)
 
+    def _first(self, state: RunState, case: Case) -> int:
+        return state.cases.index(case)
+
     def _fits(self, state: RunState, case: Case, number: int) -> bool:
         late = number == 1 and state.rounds >= COMPARED and self._budget.over
         return not state.rounds or not (late or state.budget.over)
@@ -589,45 +629,6 @@ class FinalRounds(Policy):
         if done < self._at_least:
             return next_s <= state.budget.left()
         return not UntilPrecise().enough(state.rates, done) and next_s <= self._budget.left()
-
-
-Fits = Callable[[RunState, Case, int], bool]  # whether there is time for a round of a case
-
-
-def _upcoming(
-    state: RunState,
-    fits: Fits,
-    more: Callable[[RunState, int], bool],
-    first: Callable[[Case], Any] = lambda case: 0,
-) -> tuple[Case, int] | None:
-    """Return the case whose round is next, and its number; None if no round follows.
-
-    The cases of the first round are sorted by `first`.
-    """
-    number = max(1, state.round)
-    while True:
-        order = state.order(number)
-        for case in sorted(order, key=first) if number == 1 else order:
-            if state.waits(case, number) and fits(state, case, number):
-                return case, number
-        if not more(state, number):
-            return None
-        number += 1
-
-
-def _late(state: RunState, fits: Fits) -> dict[str, str]:
-    """Return the cases that there is no time for in the first round, and how long a round of each takes."""
-    if state.round > 1:
-        return {}
-    waiting = [case for case in state.remaining if state.waits(case, 1) and not fits(state, case, 1)]
-    return {case.key: f"a round of it takes about {seconds_text(state.next_s(case, 1))}" for case in waiting}
-
-
-def _round_ended(state: RunState, fits: Fits) -> bool:
-    """Return whether all cases have had their turn in a round."""
-    number = state.round
-    waiting = any(state.waits(case, number) and fits(state, case, number) for case in state.remaining)
-    return number > 0 and not waiting and any(state.rates.values())
 
 
 def _proof_s(case: Case, share_s: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -43,7 +42,9 @@ class Recorder:
         self._headroom = Headroom(run.manifest) if run.options.headroom and run.manifest else None
         self._disks = {case.variant: _disk_of(run, case) for case in run.cases}
         self._monitor = Monitor(self._disks[first.variant], first.device) if run.options.profile else None
-        libraries = _libraries(run.cases)
+        libraries = {case.loader.library for case in run.cases}
+        for variant in {case.variant for case in run.cases if case.variant}:
+            libraries.update(formats.parse(variant).libraries)
         places = {(self._disks[case.variant], case.device) for case in run.cases}
         self._machines = {place: machine_info.describe(*place, libraries) for place in places}
         for case in run.cases:
@@ -155,10 +156,3 @@ def _disk_of(run: Run, case: Case) -> Path:
     path = run.manifest.path_of(case.variant)
     external = case.variant in run.manifest.added and path.exists()  # if it is gone, the case fails
     return path if external else run.manifest.root
-
-
-def _libraries(cases: Iterable[Case]) -> set[str]:
-    libraries = {case.loader.library for case in cases}
-    return libraries.union(
-        *(formats.parse(variant).libraries for variant in {case.variant for case in cases if case.variant})
-    )

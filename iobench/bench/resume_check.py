@@ -248,12 +248,8 @@ def resume_check(
 ) -> ResumeCheck:
     """Check that each loader resumes with the same numbers of ranks and workers, and with those of the plan.
 
-    Raises
-    ------
-    InvalidSettings
-        `stop_after` is not less than the number of batches of an epoch.
-    IobenchError
-        A loader cannot read an unbroken epoch or its head, or has other samples in another process.
+    Raises InvalidSettings if `stop_after` is not less than the number of batches of an epoch, IobenchError if
+    a loader cannot read an unbroken epoch or its head, or has other samples in another process.
     """
     result, server = ResumeCheck(), ForkServer(*PRELOADED)
     try:

@@ -11,8 +11,6 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from iobench import formats
 from iobench.base import interrupts, thresholds
 from iobench.base.errors import (
@@ -26,7 +24,7 @@ from iobench.base.errors import (
 )
 from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text, seconds_text
-from iobench.bench.backend import LocalBackend, RunBackend
+from iobench.bench.backend import RunBackend
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of, skip_notes
@@ -36,15 +34,7 @@ from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Observer, Run
 from iobench.bench.part import RoundLengths
 from iobench.bench.plans import check_same
-from iobench.bench.policies import (
-    BEHIND,
-    COMPARED,
-    UNVERIFIED,
-    EqualShares,
-    NextTurn,
-    Policy,
-    RunState,
-)
+from iobench.bench.policies import BEHIND, COMPARED, UNVERIFIED, EqualShares, NextTurn, Policy, RunState
 from iobench.bench.recorder import Recorder
 from iobench.bench.training import TrainingStep
 from iobench.dataset.artifact_location import ChangeDetector
@@ -133,13 +123,10 @@ def run(
 
 def cases_here(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Case]:
     """Return the cases of a run on this machine's devices over `world_size` ranks; raises as `run` does."""
-    devices = list(dict.fromkeys(_device(name, pick_device(name), world_size) for name in options.device))
-    return cases_of(manifest, options, devices, world_size)
-
-
-def _device(name: str, picked: torch.device, world_size: int) -> str:
-    """Return the device of a case, without an index if each of several ranks has its own."""
-    return str(picked) if world_size == 1 or ":" in name else picked.type
+    picked = [(name, pick_device(name)) for name in options.device]
+    # without an index if each of several ranks has its own
+    devices = [str(one) if world_size == 1 or ":" in name else one.type for name, one in picked]
+    return cases_of(manifest, options, list(dict.fromkeys(devices)), world_size)
 
 
 def new_path(manifest: Manifest) -> Path:
@@ -293,7 +280,7 @@ class RunLoop:
     ) -> None:
         self._run, self._observer, self._policy = run, observer, policy
         self._estimates = RoundEstimates(policy.planned, budget.seconds, observer.status)
-        self._backend = backend or LocalBackend()
+        self._backend = backend or RunBackend()
         manifest = run.manifest
         run.notes += self._backend.begin(manifest, run.options, run.cases) if manifest else []
         self._recorder = Recorder(run, self._backend)

@@ -41,7 +41,11 @@ class Trainer:
         outputs = CLASSES if self._label else 1
         with torch.random.fork_rng(devices=[]):  # drawn on the CPU, so that every device starts alike
             torch.manual_seed(seed)
-            network = _mlp(self._input, outputs) if model == "mlp" else _cnn(self._input, outputs)
+            if model == "mlp":
+                layers = nn.Linear(self._input.elements, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs)
+                network: nn.Module = nn.Sequential(nn.Flatten(), *layers)
+            else:
+                network = _cnn(self._input, outputs)
         self.network = network.to(device)
         self._optimiser = torch.optim.SGD(self.network.parameters(), LEARNING_RATE)
         self._loss = torch.zeros((), device=device)
@@ -160,12 +164,6 @@ def _as_input(tensor: torch.Tensor, field: Field) -> torch.Tensor:
 
 def _channels_first(field: Field) -> bool:
     return len(field.shape) == 3 and field.shape[-1] not in (1, 3)
-
-
-def _mlp(field: Field, outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(field.elements, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs)
-    )
 
 
 def _cnn(field: Field, outputs: int) -> nn.Module:

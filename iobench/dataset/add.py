@@ -47,14 +47,9 @@ from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_libra
 from iobench.dataset.prepare import CLOCK_S, Prepared, library_of, nested_folders, sweep_and_load
 from iobench.dataset.remote_dataset import check_places
 from iobench.dataset.sandbox import Description, UntrustedData
-from iobench.dataset.sources import Source, check_selectable, default_name
+from iobench.dataset.sources import Source, check_selectable
 from iobench.dataset.sources.file_source import check_fields
-from iobench.dataset.sources.source import (
-    CLOSE_WRITERS,
-    named,
-    no_such_path,
-    refused_by_system,
-)
+from iobench.dataset.sources.source import CLOSE_WRITERS, default_name, named, no_such_path, refused_by_system
 from iobench.dataset.staging import SEAL, locked, new_generation, os_errors
 from iobench.dataset.verify import PART_S, HashWriter, Progress, hash_rows, hashed_in_part, no_progress
 from iobench.formats import Batch, Field, Schema
@@ -358,8 +353,16 @@ def _check_decoded(files: RemoteFiles) -> None:
 
 
 def _download_checked(files: RemoteFiles, folder: Path, options: AddOptions) -> None:
-    """Download objects; of several shards, the others come only if the first one can be added."""
-    _check_space(files)
+    """Download objects; of several shards, the others come only if the first one can be added.
+
+    PrepareError if the temporary folder has no space for them.
+    """
+    temporary = tempfile.gettempdir()
+    needed, free = _bytes(files), shutil.disk_usage(temporary).free
+    if needed > free:
+        problem, expected = "the objects are downloaded once, to hash them", f"{bytes_text(needed)} free"
+        found, hint = bytes_text(free), "set TMPDIR to a folder with more space"
+        raise PrepareError(problem, "disk-full", temporary, expected=expected, found=found, hint=hint)
     rest = dict(files.objects)
     if len(rest) > 1 and any(all(name.endswith(suffix) for name in rest) for suffix in SHARDS):
         first = next(iter(rest))
@@ -369,16 +372,6 @@ def _download_checked(files: RemoteFiles, folder: Path, options: AddOptions) -> 
         quiet = dataclasses.replace(options, warn=lambda note: None)
         options.accept(data, _described(data, quiet).schema)  # raises as `add_files` would for all
     _download(RemoteFiles(files.url, rest), folder, options.progress)
-
-
-def _check_space(files: RemoteFiles) -> None:
-    """Raise PrepareError if the temporary folder has no space for the objects."""
-    temporary = tempfile.gettempdir()
-    needed, free = _bytes(files), shutil.disk_usage(temporary).free
-    if needed > free:
-        problem, expected = "the objects are downloaded once, to hash them", f"{bytes_text(needed)} free"
-        found, hint = bytes_text(free), "set TMPDIR to a folder with more space"
-        raise PrepareError(problem, "disk-full", temporary, expected=expected, found=found, hint=hint)
 
 
 def _download(files: RemoteFiles, folder: Path, progress: Progress) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from iobench import formats
-from iobench.base.errors import SourceError
+from iobench.base.errors import MissingDependency, SourceError
 from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.dataset import sandbox
@@ -71,7 +71,8 @@ ADAPTED = {  # single files that no format reads in place, by suffix: the adapte
 def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[str] = ()) -> Detected:
     """Return the only format that recognizes data; `files` is the relation of those in a folder, if given.
 
-    SourceError if it is not exactly one; `flag` is the option of the command that names one.
+    SourceError if it is not exactly one, MissingDependency if its library is not installed; `flag` is the
+    option of the command that names one.
     """
     result, adds = sandbox.sniff(path, files, selected), flag == "--format"
     if result.ambiguity:
@@ -84,7 +85,14 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
             )
         raise SourceError(result.ambiguity, "ambiguous-format", path, hint=hint)
     tables = not adds or result.formats[:1] not in [(kind,) for kind in TABLES.values()]
-    if tables and (name := result.first_format(path)):
+    if tables and result.formats:
+        name = result.formats[0]
+        try:
+            if name not in sandbox.ADAPTERS:
+                formats.parse(name)
+        except MissingDependency as error:
+            problem = f"this looks like {name}: {error.problem}"
+            raise error.changed(path=path, problem=problem) from None
         return Detected(name, result.notes)
     if adds and path.is_dir() and contains_images(path):
         problem, hint = "its images are in no subfolder, and their names tell no label", LABELLED

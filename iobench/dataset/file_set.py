@@ -172,7 +172,7 @@ def attributes_of(file: Path) -> list[Finding]:
     return attributes_not_read(attributes_in(file))
 
 
-SAMPLES, PARTS, FIELDS = RELATIONS = ("samples", "parts", "fields")
+SAMPLES, PARTS, FIELDS = "samples", "parts", "fields"  # relations
 MEANING = {
     SAMPLES: "is a sample",
     PARTS: "holds several samples along its first axis",
@@ -184,6 +184,7 @@ TABLES = {  # tables in text, by suffix
     **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv"),
     **dict.fromkeys((".jsonl", ".jsonl.gz"), "jsonl"),
 }
+SAME_ARRAYS = "save the same arrays in every file, move it out of the folder, or name one file to read"
 OF_ROWS = (".h5", ".hdf5")  # files that usually hold many samples
 SHARD = re.compile(r"part|shard|chunk|-of-", re.IGNORECASE)
 MOST_FIELDS = 64  # files above which none is taken for a field
@@ -247,7 +248,7 @@ def detect_files(
 ) -> Detected | None:
     """Return what reads the files in a folder as one dataset; None if they are none, or only one file.
 
-    `known` are the formats that may read parts, `relation` is one of RELATIONS, if given; `selected` are the
+    `known` are the formats that may read parts, `relation` is a key of MEANING, if given; `selected` are the
     names of the arrays that will be read, all if empty. CorruptArtifact (``several-readings``) if it is not
     certain, or of another kind if files that should be alike differ.
     """
@@ -278,7 +279,13 @@ def detect_groups(
     path: Path, name: str, groups: Mapping[str, Mapping[str, ShapeAndDtype]], given: str | None = None
 ) -> Detected:
     """Return what reads the alike groups of a file in format `name` as one dataset; as `detect_files`."""
-    shapes = ArrayShapes.of_groups(path, groups, name == "hdf5")
+    arrays = [
+        {one: ArrayInFile(shape, np.dtype(dtype)) for one, (shape, dtype) in own.items()}
+        for own in groups.values()
+    ]
+    shapes = ArrayShapes([path / one for one in groups], arrays, "group")
+    if name != "hdf5":  # `samples` reads no other
+        shapes.readings.remove(SAMPLES)
     taken = given or shapes.relation(path)
     if taken not in shapes.readings:
         raise shapes.ambiguous(path, f"cannot be read as {taken}")
@@ -379,19 +386,16 @@ class ArrayShapes:
         self._first = self.arrays[0]
         for file, own in zip(files, self.arrays, strict=True):
             if missing := sorted(self._first.keys() ^ own.keys()):
-                raise self._incomplete(file, missing[0])
+                name = missing[0]
+                lacking, other = (file, files[0]) if name in self._first else (files[0], file)
+                problem = f"it has no array {name}, which {other.name} has"
+                raise CorruptArtifact(problem, "missing-array", lacking, hint=SAME_ARRAYS)
             for name, array in own.items():
                 self._compare(file, name, array)
         self.lengths = {
             name: [arrays[name].shape[0] if array.shape else -1 for arrays in self.arrays]
             for name, array in self._first.items()
         }
-
-    def _incomplete(self, file: Path, name: str) -> CorruptArtifact:
-        lacking, other = (file, self._files[0]) if name in self._first else (self._files[0], file)
-        problem = f"it has no array {name}, which {other.name} has"
-        hint = "save the same arrays in every file, move it out of the folder, or name one file to read"
-        return CorruptArtifact(problem, "missing-array", lacking, hint=hint)
 
     def _compare(self, file: Path, name: str, array: ArrayInFile) -> None:
         first = self._first[name]
@@ -408,24 +412,6 @@ class ArrayShapes:
             hint += f"; or give --files {FIELDS} if each {MEANING[FIELDS]}" * (file.suffix == ".npy")
         found = f"{array.dtype} {array.shape}"
         raise CorruptArtifact(problem, "unequal-shapes", file, expected=expected, found=found, hint=hint)
-
-    @classmethod
-    def of_groups(
-        cls, path: Path, groups: Mapping[str, Mapping[str, ShapeAndDtype]], as_samples: bool
-    ) -> ArrayShapes:
-        """Return those of the groups of a file, of which each may be a sample if `as_samples`."""
-        arrays = [
-            {name: ArrayInFile(shape, np.dtype(dtype)) for name, (shape, dtype) in own.items()}
-            for own in groups.values()
-        ]
-        shapes = cls([path / name for name in groups], arrays, "group")
-        if not as_samples:
-            shapes.readings.remove(SAMPLES)
-        return shapes
-
-    @property
-    def _scalars(self) -> bool:
-        return any(not one.shape for one in self._first.values())
 
     @property
     def _rows(self) -> list[list[int]]:
@@ -448,7 +434,8 @@ class ArrayShapes:
         count = len(self._files)
         if len(self.readings) == 1:
             return self.readings[0]
-        if self._scalars and SAMPLES in self.readings:
+        scalars = any(not one.shape for one in self._first.values())
+        if scalars and SAMPLES in self.readings:
             return PARTS if len(self._rows) > 1 and not self._alike else SAMPLES
         numbered = len({re.sub(r"\d+", "0", file.name) for file in self._files}) == 1
         if self._noun == "group" and not (numbered and self._alike):

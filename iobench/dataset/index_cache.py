@@ -35,6 +35,7 @@ from iobench.base.errors import LoaderFailed
 from iobench.formats import Array, build_now
 from iobench.formats.reader import Build
 from iobench.host.maps import GuardedMap, MapGuard
+from iobench.host.memory import whole_pages
 
 MAGIC = b"iobench index 3\n"
 COPY_BYTES = 1 << 20
@@ -116,7 +117,7 @@ class IndexFile:
         """Put all arrays and the header into the first file; ValueError for a header above a page."""
         first, entries = next(iter(self._arrays.values()))[1], list[_CachedArray]()
         for name, (dtype, file) in self._arrays.items():
-            size, start = file.tell(), _whole_pages(first.tell())
+            size, start = file.tell(), whole_pages(first.tell())
             if file is first:
                 size, start = size - mmap.PAGESIZE, mmap.PAGESIZE
             else:
@@ -124,7 +125,7 @@ class IndexFile:
                 first.seek(start)
                 shutil.copyfileobj(file, first, COPY_BYTES)
             entries.append(_CachedArray(name, dtype.str, size // dtype.itemsize, start))
-        first.truncate(_whole_pages(first.tell()))
+        first.truncate(whole_pages(first.tell()))
         first.seek(mmap.PAGESIZE)
         content = 0
         while data := first.read(COPY_BYTES):
@@ -136,10 +137,6 @@ class IndexFile:
         first.write(header.ljust(mmap.PAGESIZE))
         first.flush()
         os.fsync(first.fileno())
-
-
-def _whole_pages(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def read(path: Path, built_from: str) -> dict[str, Array] | None:
@@ -162,9 +159,8 @@ def read(path: Path, built_from: str) -> dict[str, Array] | None:
         return None
     version = (str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
     if version not in _verified:
-        content = zlib.crc32(
-            mapped.bytes[mmap.PAGESIZE : stat.st_size].data
-        )  # another one if a page cannot be read
+        # another checksum if a page cannot be read
+        content = zlib.crc32(mapped.bytes[mmap.PAGESIZE : stat.st_size].data)
         if _Header.of(header.built_from, header.arrays, content) != header:
             return None
         _verified.add(version)
@@ -274,20 +270,15 @@ class IndexCache:
 
     def _store(self, path: Path, built_from: str, build: Build) -> bool:
         """Write an index and return whether that succeeded, and what it describes did not change."""
-        if not _writable(path.parent):  # building takes long: not twice
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError:
+            return False
+        if not os.access(path.parent, os.W_OK):  # building takes long: not twice
             return False
         with contextlib.closing(IndexFile(path.parent, path.name)) as file:
             written = all(file.append(piece) for piece in build())
             return written and built_from == self._stamp() and file.finish(path, built_from)
-
-
-def _writable(folder: Path) -> bool:
-    """Create a folder if it is missing; return whether files can be written to it."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
 
 
 def stamp_of(data: Path, owner: str) -> str:

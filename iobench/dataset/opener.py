@@ -72,28 +72,6 @@ def stored_places(
     return fields, dict(arrays.values())
 
 
-def restored(fields: Mapping[str, StoredPlacement], arrays: Mapping[str, Array]) -> dict[str, Placement]:
-    """Return the placements that `stored_places` has taken apart; KeyError if an array is missing."""
-    placements: dict[str, Placement] = {}
-    for name, one in fields.items():
-        files = tuple(map(Path, one.files))
-        own: dict[str, Any] = {part: _integers(arrays[one.arrays[part]]) for part in _ARRAYS[one.kind]}
-        if one.kind == "strided":
-            placements[name] = Strided(files, one.offset, one.stride)
-        elif one.kind == "chunked":
-            placements[name] = Chunked(files, stride=one.stride, **own)
-        else:
-            placements[name] = formats.Listed(files, within=one.offset, **own)
-    return placements
-
-
-def _integers(array: Array) -> Array:
-    """Return an array of places as it is; KeyError if its elements are not within int64."""
-    if not np.can_cast(array.dtype, np.int64):
-        raise KeyError(array.dtype.str)
-    return array
-
-
 def index_of(path: Path) -> IndexCache:
     """Return the cache with the arrays of an artifact's placements; a folder's name is used only once."""
     return IndexCache(path, lambda: f"placement of {path.name}")
@@ -128,15 +106,24 @@ class RemoteOpener:
 
     def placements(self) -> dict[str, Placement]:
         """Return where the fields' rows are; CorruptArtifact if the cached index is gone."""
-        fields = self.data.placement
+        fields, placements = self.data.placement, dict[str, Placement]()
         needed = any(one.arrays for one in fields.values())
-        arrays = index_of(self.index).cached(PLACES) if needed else {}
-        try:
-            return restored(fields, arrays or {})
-        except KeyError:
-            problem = "the cached places of its rows are missing or damaged"
-            hint = f"{'add' if self.data.added else 'open'} the dataset again by its address"
-            raise CorruptArtifact(problem, "missing-index", self.index.parent, hint=hint) from None
+        arrays = (index_of(self.index).cached(PLACES) if needed else None) or {}
+        known = {name for name, array in arrays.items() if np.can_cast(array.dtype, np.int64)}
+        for name, one in fields.items():
+            if not known.issuperset(one.arrays.get(part, "") for part in _ARRAYS[one.kind]):
+                problem = "the cached places of its rows are missing or damaged"
+                hint = f"{'add' if self.data.added else 'open'} the dataset again by its address"
+                raise CorruptArtifact(problem, "missing-index", self.index.parent, hint=hint)
+            own: dict[str, Any] = {part: arrays[one.arrays[part]] for part in _ARRAYS[one.kind]}
+            files = tuple(map(Path, one.files))
+            if one.kind == "strided":
+                placements[name] = Strided(files, one.offset, one.stride)
+            elif one.kind == "chunked":
+                placements[name] = Chunked(files, stride=one.stride, **own)
+            else:
+                placements[name] = formats.Listed(files, within=one.offset, **own)
+        return placements
 
     def open(self, schema: Schema) -> RangeReader:
         """Open a reader of whole batches by ranges."""

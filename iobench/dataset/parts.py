@@ -24,20 +24,7 @@ from iobench.base.open_pool import OpenPool
 from iobench.base.options import option
 from iobench.base.units import counted
 from iobench.dataset.file_set import WHOLE, load, parts_in, shapes_in, texts_in
-from iobench.formats import (
-    Array,
-    Batch,
-    BatchStream,
-    Blocks,
-    Index,
-    Reader,
-    Rows,
-    Schema,
-    gathered,
-    offsets_of,
-    shares,
-    split_selection,
-)
+from iobench.formats import Array, Batch, Blocks, Index, Reader, Schema, offsets_of, shares, split_selection
 from iobench.formats.array_schema import with_selection
 from iobench.formats.folders import parts_not_read, said_by_names
 from iobench.formats.placement import end_to_end
@@ -74,7 +61,7 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
     def part(self) -> Any:
         """The format of each part."""
         name, *options = self.of.split("+")
-        return WholeFile() if name in WHOLE else formats.parse(f"{name}:{','.join(options)}")
+        return _WholeFile() if name in WHOLE else formats.parse(f"{name}:{','.join(options)}")
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -110,7 +97,7 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write parts of equal length, `00000` and so on; the last may be shorter."""
         path.mkdir()
-        stream = BatchStream(batches)
+        stream = formats.BatchStream(batches)
         for number, length in enumerate(self._lengths(schema.samples)):
             some = stream.take(length)
             self.part.write(path / f"{WRITTEN}{number:05}", replace(schema, samples=length), some)
@@ -120,15 +107,15 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
         rows = -(-samples // self.count)
         return [min(rows, samples - start) for start in range(0, samples, rows)]
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> PartsReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> _PartsReader:
         """Return a reader, which opens a part when a row of it is requested."""
         path, chosen = split_selection(path)
         if not any(path.glob(f"{WRITTEN}*")):
             paths = [with_selection(file, chosen) for file in parts_in(path, self.part)]
-            return PartsReader(schema, self.part, paths, random)
+            return _PartsReader(schema, self.part, paths, random)
         lengths = self._lengths(schema.samples)
         paths = [path / f"{WRITTEN}{number:05}" for number in range(len(lengths))]
-        reader = PartsReader(schema, self.part, paths, random, lengths)
+        reader = _PartsReader(schema, self.part, paths, random, lengths)
         reader.check()
         return reader
 
@@ -223,25 +210,21 @@ def _unlike(file: Path, schema: Schema, other: Path, first: Schema) -> CorruptAr
     )
 
 
-class WholeFile(formats.Detectable):
+class _WholeFile(formats.Detectable):
     """The methods of a format that parts need, for files of arrays that are read as wholes."""
 
     libraries, parallel, lossless = ("numpy",), False, True
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a file of arrays."""
         return path.suffix.lower()[1:] in WHOLE
 
     def infer_schema(self, path: Path, fields: Sequence[formats.Field] = ()) -> Schema:
-        """Return the schema of the arrays in a file; the first axis is the sample axis."""
         return formats.arrays_schema(path, {name: (a.shape, a.dtype) for name, a in shapes_in(path).items()})
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Report arrays of text, which are left out."""
         return parts_not_read("array", texts_in(path), "")
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> formats.MappedReader:
-        """Load a file."""
         arrays = load(path)
         names = formats.field_names(arrays)
         fields = {field.name: arrays[names[field.name]] for field in schema.fields}
@@ -250,11 +233,10 @@ class WholeFile(formats.Detectable):
         )
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema: such files are not written."""
         raise UnsupportedSchema("such parts are only read", "not-written", hint="name another format")
 
 
-class PartsReader(Reader):
+class _PartsReader(Reader):
     """Reads rows of parts, a bounded number of which are open at once.
 
     `lengths` are the numbers of samples in the parts; by default they are looked up when they are needed.
@@ -270,12 +252,11 @@ class PartsReader(Reader):
     ) -> None:
         super().__init__(schema)
         self._form, self._paths, self._random, self._lengths = form, paths, random, lengths
-        most = MOST_WHOLE if isinstance(form, WholeFile) else MOST_OPEN
+        most = MOST_WHOLE if isinstance(form, _WholeFile) else MOST_OPEN
         self._open: OpenPool[Reader] = OpenPool(self._opened, lambda reader: reader.close(), most)
         self._known: tuple[list[Schema], Index] | None = None
 
     def parts(self) -> Iterator[tuple[Path, Schema]]:
-        """Yield path and schema of each part."""
         yield from zip(self._paths, self._schemas(), strict=True)
 
     def check(self) -> None:
@@ -287,8 +268,7 @@ class PartsReader(Reader):
             self.close()
             raise
 
-    def batch(self, rows: Rows | Sequence[int]) -> Batch:
-        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+    def batch(self, rows: formats.Rows | Sequence[int]) -> Batch:
         if not self.schema.ragged:
             return super().batch(rows)
         checked, _ = self._checked(rows)
@@ -297,10 +277,9 @@ class PartsReader(Reader):
             with self._open.use(number) as reader:
                 parts.append(reader.batch(local))
             slots.append(at)
-        return gathered(parts, slots)
+        return formats.gathered(parts, slots)
 
     def sample(self, row: int, convert: formats.Convert = formats.identity) -> dict[str, Any]:
-        """Return one sample, as the reader of its part does."""
         self._check_row(row)
         starts = self._starts()
         number = int(np.searchsorted(starts, row, side="right")) - 1
@@ -308,7 +287,6 @@ class PartsReader(Reader):
             return reader.sample(row - int(starts[number]), convert)
 
     def time_decoding(self, timed: formats.TimingWrapper) -> None:
-        """Time the decoding of all parts."""
         self._timed = timed
         for reader in self._open.present():
             reader.time_decoding(timed)
@@ -328,7 +306,6 @@ class PartsReader(Reader):
         return [self._joined_blocks(same) for same in zip(*parts, strict=True)]
 
     def close(self) -> None:
-        """Close all parts."""
         self._open.close()
 
     def _schemas(self) -> list[Schema]:

@@ -34,7 +34,7 @@ from iobench.dataset.checksum import Checksum, HashedRows
 from iobench.dataset.manifest import Manifest, check_name
 from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, check_readable, storable
 from iobench.dataset.opener import Opener
-from iobench.dataset.sources import Source, checked, prefetched
+from iobench.dataset.sources.source import Source, checked, prefetched
 from iobench.dataset.staging import Seal, locked, new_generation, os_errors, sync, sync_directory, temporary
 from iobench.dataset.verify import HashWriter, Progress, compare, hash_rest, no_progress, read_back
 from iobench.formats import Batch, Format, Schema
@@ -152,7 +152,12 @@ class ArtifactWriter:
                 problem = f"dataset {manifest.name}: the source's data changed since they were first prepared"
                 raise WrongContent(problem, "source-changed", hint="use --overwrite, or another --name")
             expected = check if form.lossless else stored
-            self._verify(Opener(form, folder, schema), f"verifying {variant}", expected, hashes)
+            read, report = Checksum(schema), partial(self.progress, f"verifying {variant}")
+            every = HashedRows.all_of(schema.samples)
+            for rows, some in verify.stored_hashes(Opener(form, folder, schema), every, report):
+                read.add_hashes(some, rows)
+                hashes.append(some)
+            compare(expected.sums, folder, read)
             artifact = Artifact(
                 variant=variant,
                 files=stamps(folder),
@@ -163,16 +168,13 @@ class ArtifactWriter:
                 folder=f"{variant}-{new_generation()}",
                 checksum=None if form.lossless else Checksums.of(*stored.sums),
             )
-            self._name(folder, artifact)
-            self.manifest.artifacts[variant] = artifact
-            hashes.keep(self.manifest, variant)
-
-    def _name(self, folder: Path, artifact: Artifact) -> None:
-        seal, target = self.manifest.seal_of(artifact), self.manifest.root / artifact.folder
-        seal.write(folder)
-        self.made.append((target, seal))  # before the rename: prepare may be killed right after it
-        folder.rename(target)
-        sync_directory(target.parent)
+            seal, target = manifest.seal_of(artifact), root / artifact.folder
+            seal.write(folder)
+            self.made.append((target, seal))  # before the rename: prepare may be killed right after it
+            folder.rename(target)
+            sync_directory(root)
+            manifest.artifacts[variant] = artifact
+            hashes.keep(manifest, variant)
 
     def _list(self) -> None:
         """Run steps 4 and 5: list the new artifacts and remove those they replace."""
@@ -194,14 +196,6 @@ class ArtifactWriter:
                     seal.remove(folder)
         left = {path.name for path in self.manifest.root.iterdir()}
         index_cache.sweep(self.manifest.root, left | set(self.manifest.added))
-
-    def _verify(self, opener: Opener, activity: str, expected: Checksum, writer: HashWriter) -> None:
-        """Read an artifact back, compare it, and keep the hashes of its samples."""
-        content, hashed = Checksum(opener.schema), HashedRows.all_of(opener.schema.samples)
-        for rows, hashes in verify.stored_hashes(opener, hashed, partial(self.progress, activity)):
-            content.add_hashes(hashes, rows)
-            writer.append(hashes)
-        compare(expected.sums, opener.path, content)
 
     def _counted(self, activity: str, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
         done, total = 0, self.manifest.schema.logical_bytes
@@ -237,8 +231,6 @@ def _check_space(manifest: Manifest, source: Source, missing: list[str]) -> None
         found, hint = f"{bytes_text(free)} free", "use a smaller --size, fewer formats or another --data-dir"
         raise PrepareError(problem, "disk-full", manifest.root, expected=expected, found=found, hint=hint)
 
-
-__all__ = ["DEFAULT_FORMATS", "Prepared", "prepare", "writable_formats"]
 
 DEFAULT_FORMATS = ("npy", "hdf5", "lmdb", "memmap")
 
@@ -407,14 +399,10 @@ def _manifest_for(
     if before is None or overwrite:
         return Manifest(root, schema, described, created=utc_now())
     if not same:
-        problem = f"the dataset holds other data ({_summary(before.schema, before.source)})"
+        hidden = ("mtime_ns", "labels", "packed")
+        shown = ", ".join(f"{key} {value}" for key, value in before.source.items() if key not in hidden)
+        held = f"{counted(before.schema.samples, 'sample')} of {bytes_text(before.schema.sample_bytes)}"
+        problem = f"the dataset holds other data ({held}, {shown})"
         hint = "use --overwrite to replace it, or another --name"
         raise ArtifactExists(problem, "other-data", root, hint=hint)
     return dataclasses.replace(before, artifacts=dict(before.artifacts))
-
-
-def _summary(schema: Schema, source: dict[str, object]) -> str:
-    shown = ", ".join(
-        f"{key} {value}" for key, value in source.items() if key not in ("mtime_ns", "labels", "packed")
-    )
-    return f"{counted(schema.samples, 'sample')} of {bytes_text(schema.sample_bytes)}, {shown}"

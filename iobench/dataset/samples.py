@@ -20,18 +20,7 @@ from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.dataset.file_set import ArrayShapes, attributes_of, data_files, load, shapes_in, texts_in
-from iobench.formats import (
-    Array,
-    Batch,
-    Detectable,
-    Field,
-    Index,
-    Placement,
-    Ragged,
-    Schema,
-    folders,
-    unclosed,
-)
+from iobench.formats import Array, Batch, Field, Index, Placement, Ragged, Schema, folders, unclosed
 from iobench.formats.folders import ARRAYS, ClassFolder, entries_of, file_of, has_suffix, is_class_folder
 
 LABEL = "label"
@@ -41,7 +30,7 @@ MOST_MAPPED = 30_000  # files: the kernel lets a process map 65,530
 
 
 @dataclass(frozen=True)
-class Samples(formats.Format, Detectable):
+class Samples(formats.Format, formats.Detectable):
     """A .npz file per sample; of data of other programs, also other files of arrays."""
 
     name: ClassVar[str] = "samples"
@@ -64,18 +53,23 @@ class Samples(formats.Format, Detectable):
         """Write `000/000000012.npz` for sample 12."""
         row = 0
         for batch in batches:
-            for sample in _samples(batch):
+            fields: dict[str, Any] = dict(batch)
+            for number in range(len(next(iter(fields.values())))):
                 folder = path / f"{row // FOLDER_FILES:03}"
                 folder.mkdir(parents=True, exist_ok=True)
-                np.savez(folder / f"{row:09}.npz", **sample)  # type: ignore[arg-type]  # names are fields
+                sample = {}
+                for name, one in fields.items():
+                    own = slice(*one.offsets[number : number + 2]) if isinstance(one, Ragged) else number
+                    sample[name] = (one.values if isinstance(one, Ragged) else one)[own]
+                np.savez(folder / f"{row:09}.npz", **sample)
                 row += 1
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> SamplesReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> _SamplesReader:
         """Compare the number of files with the schema, and return a reader."""
         files, labels = files_of(path)
         if len(files) != schema.samples:
             raise corrupt(path, f"{schema.samples} files", len(files))
-        return SamplesReader(schema, files, labels)
+        return _SamplesReader(schema, files, labels)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the samples; reads a header of each file.
@@ -85,7 +79,7 @@ class Samples(formats.Format, Detectable):
         files, labels = files_of(path)
         arrays, totals = ArrayShapes(files, [shapes_in(file) for file in files]).samples()
         known: dict[str, Any] = dict(arrays)
-        others = Neighbors.of(files).fields if path.is_dir() else {}
+        others = neighbors_of(files)[0] if path.is_dir() else {}
         others |= {LABEL: labels} if labels is not None else {}
         for name, values in others.items():
             known.setdefault(name, (values.shape, values.dtype))
@@ -94,7 +88,7 @@ class Samples(formats.Format, Detectable):
     def files(self, path: Path) -> Sequence[Path]:
         """Return the files of arrays and what lies next to them."""
         files, _ = files_of(path)
-        return [*files, *Neighbors.of(files).files]
+        return [*files, *neighbors_of(files)[1]]
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return how labels were taken, where folders lie inside those of the classes."""
@@ -106,7 +100,7 @@ class Samples(formats.Format, Detectable):
         return notes + folders.parts_not_read("array", texts_in(first)) + attributes_of(first)
 
 
-class SamplesReader(formats.Reader):
+class _SamplesReader(formats.Reader):
     """Loads a file for each sample; none stays open between reads."""
 
     def __init__(self, schema: Schema, files: Sequence[Path], labels: Array | None) -> None:
@@ -116,7 +110,6 @@ class SamplesReader(formats.Reader):
         self._others: Mapping[str, Array] | None = None
 
     def batch(self, rows: formats.Rows | Sequence[int]) -> Batch:
-        """Return the rows in new arrays; IndexError outside 0..len-1."""
         checked, count = self._checked(rows)
         return self._timed(self._loaded)(formats.index_of(checked)) if count else self.schema.empty(0)
 
@@ -141,7 +134,6 @@ class SamplesReader(formats.Reader):
         return places
 
     def close(self) -> None:
-        """Forget the files."""
         self._files = None
 
     def _places(self) -> Iterator[dict[str, Array]]:
@@ -189,7 +181,7 @@ class SamplesReader(formats.Reader):
             return self._labels
         if self._others is None:
             files = unclosed(self._files)
-            self._others = self.load_or_build("neighbors", lambda: [Neighbors.of(files).fields])
+            self._others = self.load_or_build("neighbors", lambda: [neighbors_of(files)[0]])
         if field.name not in self._others:
             raise corrupt(unclosed(self._files)[0], f"an array {field.name}", "none")
         return self._others[field.name]
@@ -221,30 +213,25 @@ def files_of(path: Path) -> tuple[Sequence[Path], Array | None]:
     return found, None
 
 
-@dataclass(frozen=True)
-class Neighbors:
-    """Numbers in what lies next to the files of samples under their names, by field, and these files."""
+def neighbors_of(files: Sequence[Path]) -> tuple[dict[str, Array], list[Path]]:
+    """Return the numbers in what lies next to files under their names, by field, and the files with them.
 
-    fields: dict[str, Array]
-    files: tuple[Path, ...]
-
-    @classmethod
-    def of(cls, files: Sequence[Path]) -> Neighbors:
-        """Read the numbers; CorruptArtifact (``missing-label``) if only some samples have one."""
-        fields, read = dict[str, Array](), list[Path]()
-        present = {Path(one.path) for folder in {file.parent for file in files} for one in entries_of(folder)}
-        for suffix in NEIGHBORS:
-            beside = [file.with_suffix(suffix) for file in files]
-            values = [_numbers(file) if file in present else {} for file in beside]
-            names = sorted({name for one in values for name in one})
-            for file, own in zip(beside, values, strict=True):
-                if lacking := [name for name in names if name not in own]:
-                    problem = f"no number {lacking[0]} in {file.name}, and other samples have one"
-                    hint = "add it, or move the sample out of the folder"
-                    raise CorruptArtifact(problem, "missing-label", file.parent, hint=hint)
-            fields |= {name: np.array([one[name] for one in values]) for name in names}
-            read += beside if names else []
-        return cls(fields, tuple(read))
+    CorruptArtifact (``missing-label``) if only some samples have a number.
+    """
+    fields, read = dict[str, Array](), list[Path]()
+    present = {Path(one.path) for folder in {file.parent for file in files} for one in entries_of(folder)}
+    for suffix in NEIGHBORS:
+        beside = [file.with_suffix(suffix) for file in files]
+        values = [_numbers(file) if file in present else {} for file in beside]
+        names = sorted({name for one in values for name in one})
+        for file, own in zip(beside, values, strict=True):
+            if lacking := [name for name in names if name not in own]:
+                problem = f"no number {lacking[0]} in {file.name}, and other samples have one"
+                hint = "add it, or move the sample out of the folder"
+                raise CorruptArtifact(problem, "missing-label", file.parent, hint=hint)
+        fields |= {name: np.array([one[name] for one in values]) for name in names}
+        read += beside if names else []
+    return fields, read
 
 
 def _numbers(file: Path) -> dict[str, int | float]:
@@ -257,12 +244,3 @@ def _numbers(file: Path) -> dict[str, int | float]:
             value = None
     members = value if isinstance(value, dict) else {file.suffix[1:]: value}
     return {name: one for name, one in members.items() if isinstance(one, int | float)}
-
-
-def _samples(batch: Batch) -> Iterator[dict[str, Array]]:
-    fields: dict[str, Any] = dict(batch)
-    for row in range(len(next(iter(fields.values())))):
-        yield {
-            name: one.values[one.offsets[row] : one.offsets[row + 1]] if isinstance(one, Ragged) else one[row]
-            for name, one in fields.items()
-        }

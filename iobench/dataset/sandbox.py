@@ -25,13 +25,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iobench import formats
-from iobench.base.errors import MissingDependency, SourceError
+from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.checksum import HashedRows
 from iobench.dataset.sources.source import BATCH_BYTES
-from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes
+from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes, split_selection
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
 T = TypeVar("T")
@@ -76,8 +75,7 @@ class UntrustedData:
     @property
     def file(self) -> Path:
         """The path without the selection of arrays."""
-        file, separator, _ = os.fspath(self.path).rpartition("::")
-        return Path(file) if separator and not os.path.lexists(self.path) else self.path
+        return split_selection(self.path)[0]
 
 
 NO_SCHEMA = Schema(0, ())
@@ -128,22 +126,6 @@ class SniffResult:
         if members:
             return f"no format recognizes the folder as a whole; it contains {members}"
         return f"recognized as {' and as '.join(self.formats)}" if len(self.formats) > 1 else ""
-
-    def first_format(self, path: Path) -> str | None:
-        """Return the first format that recognizes the data at `path`; None without one.
-
-        Raises MissingDependency if its library is not installed.
-        """
-        if not self.formats:
-            return None
-        name = self.formats[0]
-        try:
-            if name not in ADAPTERS:
-                formats.parse(name)
-        except MissingDependency as error:
-            problem = f"this looks like {name}: {error.problem}"
-            raise error.changed(path=path, problem=problem) from None
-        return name
 
 
 def sniff(path: Path, files: str | None = None, selected: Sequence[str] = ()) -> SniffResult:
@@ -257,7 +239,12 @@ class SandboxWorker:
         try:
             yield
         except ChildEnded as error:
-            raise self._error(*_end(self._child.exit_code())) from error
+            if (code := self._child.exit_code()) < 0:
+                problem = f"the data are damaged and crashed the library ({signal.strsignal(-code)})"
+                raise self._error("reader-crashed", problem) from error
+            problem = f"the reading process ended with exit code {code}"
+            hint = "check that the data are intact and memory is free"
+            raise self._error("reader-crashed", problem, hint) from error
         except ChildHung as error:
             problem = f"reading took longer than {error.limit_s:.0f} s"
             hint = "check that the data are intact and the disk responds"
@@ -285,12 +272,3 @@ def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[SandboxW
         yield SandboxWorker(data, child)
     finally:
         child.end()
-
-
-def _end(code: int) -> tuple[str, str, str | None]:
-    """Return kind, problem and hint for a worker that ended before it replied."""
-    if code < 0:
-        problem = f"the data are damaged and crashed the library ({signal.strsignal(-code)})"
-        return "reader-crashed", problem, None
-    problem = f"the reading process ended with exit code {code}"
-    return "reader-crashed", problem, "check that the data are intact and memory is free"

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from iobench.dataset.index_cache import IndexCache, IndexFile
 from iobench.dataset.manifest import READ_BYTES_PER_S, Manifest, missing_libraries
 from iobench.dataset.opener import Opener
 from iobench.dataset.sandbox import UntrustedData
-from iobench.dataset.sources import BATCH_BYTES
+from iobench.dataset.sources.source import BATCH_BYTES
 from iobench.formats import Batch, Index, Reader, Rows, Schema, Spans, index_of
 from iobench.formats.ragged import check_extents
 
@@ -317,65 +317,47 @@ def verify_artifact(
     ends after `seconds`, by default without an end, or after SAMPLE_S of a sample.
     """
     opener, location = manifest.opener(variant), manifest.location_of(variant)
-    with location.hinting(), expecting(opener.path, "readable files", OSError, "read-error"):
-        report = partial(progress, f"verifying {variant}")
-        limit_s = math.inf if sample_bytes is None else SAMPLE_S
-        content = _reread(manifest, variant, sample_bytes, report, limit_s if seconds is None else seconds)
-    if content.wrong:
-        moved = content.check.content == manifest.checksums_of(variant)[0]
-        expected = f"row {content.first:,} as it was hashed"
-        found = f"{content.wrong:,} of {content.check.samples:,} samples differ, this one first"
+    hashed, check = manifest.hashed, Checksum(manifest.schema)
+    if seconds is None:
+        seconds = math.inf if sample_bytes is None else SAMPLE_S
+    wrong, first_wrong, ended = 0, 0, False
+    reading = expecting(opener.path, "readable files", OSError, "read-error")
+    with location.hinting(), reading, HashWriter.temporary(manifest.root) as writer:
+        kept, end = kept_hashes(manifest, variant), time.monotonic() + seconds
+        if sample_bytes is not None:  # rows of about that size, spread over the dataset
+            if kept is None:
+                raise _no_hashes(manifest, variant)
+            sample = HashedRows.part_of(manifest.schema, sample_bytes)
+            part = replace(hashed, pieces=min(hashed.pieces, sample.pieces))
+            hashed = sample if manifest.part is None else part
+        for rows, hashes in _hashes(manifest, variant, hashed, partial(progress, f"verifying {variant}")):
+            check.add_hashes(hashes, rows)
+            if kept is None:
+                writer.append(hashes)
+            elif (unlike := np.flatnonzero(hashes != kept.of(rows))).size:
+                row = int(rows[unlike[0]])
+                first_wrong = min(first_wrong, row) if wrong else row
+                wrong += len(unlike)
+            if time.monotonic() > end and check.samples < hashed.count:
+                ended = True
+                break
+        if kept is None and ended:
+            raise _no_hashes(manifest, variant)
+        if kept is None and manifest.checksums_of(variant) == check.sums:
+            writer.keep(manifest, variant)
+    if wrong:
+        moved = check.content == manifest.checksums_of(variant)[0]
+        expected = f"row {first_wrong:,} as it was hashed"
+        found = f"{wrong:,} of {check.samples:,} samples differ, this one first"
         raise _wrong(moved, location.path, expected, found, location.hint)
-    if sample_bytes is None and not content.ended:
-        _certify(content.check, manifest, variant)
-
-
-@dataclass
-class _Content:
-    """Checksum of what was read, number of samples unlike their kept hash, and the first of them."""
-
-    check: Checksum
-    wrong: int = 0
-    first: int = 0
-    ended: bool = False  # by the time
+    if sample_bytes is None and not ended:
+        _certify(check, manifest, variant)
 
 
 def _no_hashes(manifest: Manifest, variant: str) -> WrongContent:
     problem = "the hashes of its samples were not kept"
     hint = f"run 'iobench verify --name {manifest.name}', which reads all and keeps them"
     return WrongContent(problem, "no-hashes", manifest.path_of(variant), hint=hint)
-
-
-def _reread(
-    manifest: Manifest, variant: str, sample_bytes: int | None, report: Report, seconds: float
-) -> _Content:
-    """Read an artifact, or a sample of its rows, and compare it with its kept hashes if there are any."""
-    kept, end = kept_hashes(manifest, variant), time.monotonic() + seconds
-    if sample_bytes is not None and kept is None:
-        raise _no_hashes(manifest, variant)
-    hashed = manifest.hashed
-    if sample_bytes is not None:  # rows of about that size, spread over the dataset
-        sample = HashedRows.part_of(manifest.schema, sample_bytes)
-        part = replace(hashed, pieces=min(hashed.pieces, sample.pieces))
-        hashed = sample if manifest.part is None else part
-    content = _Content(Checksum(manifest.schema))
-    with HashWriter.temporary(manifest.root) as writer:
-        for rows, hashes in _hashes(manifest, variant, hashed, report):
-            content.check.add_hashes(hashes, rows)
-            if kept is None:
-                writer.append(hashes)
-            elif (wrong := np.flatnonzero(hashes != kept.of(rows))).size:
-                first = int(rows[wrong[0]])
-                content.first = min(content.first, first) if content.wrong else first
-                content.wrong += len(wrong)
-            if time.monotonic() > end and content.check.samples < hashed.count:
-                content.ended = True
-                break
-        if kept is None and content.ended:
-            raise _no_hashes(manifest, variant)
-        if kept is None and manifest.checksums_of(variant) == content.check.sums:
-            writer.keep(manifest, variant)
-    return content
 
 
 def _hashes(

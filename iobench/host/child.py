@@ -79,17 +79,9 @@ class Child:
     reach it. It does not outlive the thread that started it. Its standard output is discarded, unless it
     redirects it.
 
-    Parameters
-    ----------
-    function : str
-        ``module:function``, called in the child with a Connection and a SharedCount for its heartbeats.
-    start : callable, optional
-        Starts the process; a new Python interpreter by default.
-
-    Raises
-    ------
-    SystemRefused
-        The kernel refused a process.
+    `function` is ``module:function``, called in the child with a Connection and a SharedCount for its
+    heartbeats. `start` starts the process, by default a new Python interpreter. Raises SystemRefused if the
+    kernel refuses a process.
     """
 
     def __init__(self, function: str, start: Start | None = None) -> None:
@@ -120,8 +112,7 @@ class Child:
         """Send a message as a pickle."""
         # Not `Connection.send`: the error of a closed pipe would hold a view of its io.BytesIO, and Python
         # 3.12 crashes when it collects the two as garbage.
-        with _ends():
-            self._connection.send_bytes(pickle.dumps(message))
+        self.send_bytes(pickle.dumps(message))
 
     def send_bytes(self, message: bytes) -> None:
         """Send a message."""
@@ -380,29 +371,22 @@ def _serve_until_forked(connection: Connection) -> tuple[str, list[int]] | None:
         while True:
             request = connection.recv()
             if not isinstance(request, str):
-                connection.send(_exit_code(*request))
+                ended, status = os.waitpid(*request)
+                connection.send(os.waitstatus_to_exitcode(status) if ended else None)
                 continue
             with _channel(connection.fileno()) as channel:
                 descriptors = socket.recv_fds(channel, 1, MAX_DESCRIPTORS)[1]
-            pid = _fork_or_error()
+            pid: int | OSError
+            try:
+                pid = os.fork()
+            except OSError as error:  # of processes or memory: this child fails, the server continues
+                pid = error
             if pid == 0:
                 return request, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)
             connection.send(pid)
     return None
-
-
-def _fork_or_error() -> int | OSError:
-    try:
-        return os.fork()
-    except OSError as error:  # too many processes, or no memory: this child fails, the server continues
-        return error
-
-
-def _exit_code(pid: int, flags: int) -> int | None:
-    ended, status = os.waitpid(pid, flags)
-    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _channel(descriptor: int) -> socket.socket:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from iobench.base.errors import DeviceUnavailable, InvalidSettings
 from iobench.base.units import counted
@@ -23,43 +23,23 @@ if TYPE_CHECKING:
 KNOWN = ("cuda", "xpu", "mps")  # backends that are known even if this torch is built without them
 
 
-class Mark(Protocol):
-    """A position in a device's queue of work, and the time at which the device reached it."""
+class Mark:
+    """A position in a device's queue of work, and the time at which the device reached it.
+
+    `event` is a timing event that a device has recorded once; without it this is a moment on the host.
+    """
+
+    def __init__(self, event: Any = None) -> None:
+        self._event, self._at = event, time.perf_counter()
 
     def reached(self) -> bool:
         """Return True if all work before the mark is done."""
+        return self._event is None or bool(self._event.query())
 
-    def seconds_since(self, earlier: Any) -> float:
-        """Return the seconds from another mark of the same kind to this one; both must be reached."""
-
-
-class HostMark:
-    """A point in time on the host, reached as soon as it is made."""
-
-    def __init__(self) -> None:
-        self._at = time.perf_counter()
-
-    def reached(self) -> bool:
-        """Return True."""
-        return True
-
-    def seconds_since(self, earlier: HostMark) -> float:
-        """Return the seconds from another mark to this one."""
-        return self._at - earlier._at
-
-
-class DeviceMark:
-    """A recorded timing event of a device, never recorded again."""
-
-    def __init__(self, event: Any) -> None:
-        self._event = event
-
-    def reached(self) -> bool:
-        """Return True if the device has finished all work before the mark."""
-        return bool(self._event.query())
-
-    def seconds_since(self, earlier: DeviceMark) -> float:
-        """Return the seconds from another mark to this one, by the device's clock."""
+    def seconds_since(self, earlier: Mark) -> float:
+        """Return the seconds from another mark of the same device to this one; both must be reached."""
+        if self._event is None:
+            return self._at - earlier._at
         return float(earlier._event.elapsed_time(self._event)) / 1e3
 
 
@@ -91,7 +71,7 @@ class Device:
 
     def mark(self) -> Mark:
         """Record a mark behind the work submitted to the current stream so far."""
-        return HostMark()
+        return Mark()
 
     def memory(self, count: int) -> Bytes:
         """Return `count` bytes of host memory to copy from, pinned if possible, else touched.
@@ -133,39 +113,38 @@ class Accelerator(Device):
     pins = True
     side_streams = True
 
-    def use(self) -> None:
-        """Make it the calling thread's current device."""
+    @property
+    def _library(self) -> Any:
+        """Module torch, which is imported only where there is such a device."""
         import torch
 
-        torch.accelerator.set_device_index(self.torch)
+        return torch
+
+    def use(self) -> None:
+        """Make it the calling thread's current device."""
+        self._library.accelerator.set_device_index(self.torch)
 
     def current(self) -> AbstractContextManager[Any]:
         """Make it the current device for a block."""
-        import torch
-
-        if hasattr(torch.accelerator, "device_index"):  # from torch 2.8
-            return torch.accelerator.device_index(self.torch.index)
-        own: AbstractContextManager[Any] = torch.get_device_module(self.torch).device(self.torch.index)
-        return own
+        make = getattr(self._library.accelerator, "device_index", None)  # from torch 2.8
+        block: AbstractContextManager[Any]
+        block = (make or self._library.get_device_module(self.torch).device)(self.torch.index)
+        return block
 
     def synchronize(self) -> None:
         """Wait until all streams of the device are done."""
-        import torch
-
-        torch.accelerator.synchronize(self.torch)
+        self._library.accelerator.synchronize(self.torch)
 
     def mark(self) -> Mark:
         """Record a mark behind the work submitted to the current stream so far."""
         event = self.timing_event()
         event.record(self.current_stream())
-        return DeviceMark(event)
+        return Mark(event)
 
     def memory(self, count: int) -> Bytes:
         """Return `count` bytes of pinned memory from torch's caching allocator."""
-        import torch
-
         with self.current():
-            array: Bytes = torch.empty(count, dtype=torch.uint8, pin_memory=True).numpy()
+            array: Bytes = self._library.empty(count, dtype=self._library.uint8, pin_memory=True).numpy()
         return array
 
     def peak_bytes(self) -> tuple[int, int] | None:
@@ -189,19 +168,13 @@ class Accelerator(Device):
     @property
     def _memory_api(self) -> Any:
         """Functions about memory: torch.accelerator has them from torch 2.9, the backend's module always."""
-        import torch
-
-        return (
-            torch.accelerator
-            if hasattr(torch.accelerator, "memory_stats")
-            else torch.get_device_module(self.torch)
-        )
+        accelerator = self._library.accelerator
+        there = hasattr(accelerator, "memory_stats")
+        return accelerator if there else self._library.get_device_module(self.torch)
 
     def identity(self) -> dict[str, Any] | None:
         """Return the device's name and memory in bytes, from torch."""
-        import torch
-
-        properties = torch.get_device_module(self.torch).get_device_properties(self.torch)
+        properties = self._library.get_device_module(self.torch).get_device_properties(self.torch)
         return {"name": properties.name, "memory_bytes": properties.total_memory, "driver": None}
 
     @functools.cached_property
@@ -215,9 +188,7 @@ class Accelerator(Device):
 
     def current_stream(self) -> Any:
         """Return the current stream of the calling thread."""
-        import torch
-
-        return torch.accelerator.current_stream(self.torch)
+        return self._library.accelerator.current_stream(self.torch)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Make `stream` the current stream for a block."""
@@ -226,20 +197,14 @@ class Accelerator(Device):
 
     def event(self) -> Any:
         """Return an event to be recorded once; threads that wait for it sleep where possible."""
-        import torch
-
-        return torch.Event(self.torch)
+        return self._library.Event(self.torch)
 
     def timing_event(self) -> Any:
         """Return an event that notes the device's time."""
-        import torch
-
-        return torch.Event(self.torch, enable_timing=True)
+        return self._library.Event(self.torch, enable_timing=True)
 
     def _new_stream(self) -> Any:
-        import torch
-
-        return torch.Stream(self.torch)
+        return self._library.Stream(self.torch)
 
 
 class Cuda(Accelerator):
@@ -247,49 +212,36 @@ class Cuda(Accelerator):
 
     def current_stream(self) -> Any:
         """Return the current stream of the calling thread."""
-        import torch
-
-        return torch.cuda.current_stream(self.torch)
+        return self._library.cuda.current_stream(self.torch)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Make `stream` the current stream for a block."""
-        import torch
-
-        return torch.cuda.stream(stream)
+        context: AbstractContextManager[Any] = self._library.cuda.stream(stream)
+        return context
 
     def event(self) -> Any:
         """Return an event that lets waiting threads sleep."""
-        import torch
-
-        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        return self._library.cuda.Event(blocking=True)
 
     @property
     def uuid(self) -> str | None:
         """UUID by which NVML knows the device."""
-        import torch
-
-        return str(torch.cuda.get_device_properties(self.torch).uuid)
+        return str(self._library.cuda.get_device_properties(self.torch).uuid)
 
     def identity(self) -> dict[str, Any]:
         """Return the device's name, memory in bytes, UUID, CUDA version and NVML's facts."""
-        import torch
-
-        properties = torch.cuda.get_device_properties(self.torch)
+        properties = self._library.cuda.get_device_properties(self.torch)
         with Gpu.of(self.uuid) as gpu:
             facts = gpu.facts()
         own = {"name": properties.name, "memory_bytes": properties.total_memory, "uuid": self.uuid}
-        return {**own, "cuda": torch.version.cuda, **facts}
+        return {**own, "cuda": self._library.version.cuda, **facts}
 
     def timing_event(self) -> Any:
         """Return an event that notes the device's time."""
-        import torch
-
-        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        return self._library.cuda.Event(enable_timing=True)
 
     def _new_stream(self) -> Any:
-        import torch
-
-        return torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
+        return self._library.cuda.Stream(self.torch)
 
 
 class Mps(Accelerator):
@@ -298,26 +250,12 @@ class Mps(Accelerator):
     pins = False
     side_streams = False
 
-    def memory(self, count: int) -> Bytes:
-        """Return `count` bytes of touched memory."""
-        return touched_array(count)
-
-    def peak_bytes(self) -> tuple[int, int] | None:
-        """Return None: MPS does not count."""
-        return None
-
-    def reset_peak(self) -> None:
-        """Do nothing: MPS does not count."""
-
-    def allocations(self) -> int | None:
-        """Return None: MPS does not count."""
-        return None
+    memory, allocations = Device.memory, Device.allocations
+    peak_bytes, reset_peak = Device.peak_bytes, Device.reset_peak
 
     def identity(self) -> dict[str, Any]:
         """Return the device's name and its recommended maximum memory in bytes."""
-        import torch
-
-        return {"name": "MPS", "memory_bytes": torch.mps.recommended_max_memory(), "driver": None}
+        return {"name": "MPS", "memory_bytes": self._library.mps.recommended_max_memory(), "driver": None}
 
 
 KINDS: dict[str, type[Device]] = {"cpu": Device, "cuda": Cuda, "mps": Mps}
@@ -339,14 +277,8 @@ def device_named(name: str) -> Device:
 def pick_device(name: str) -> torch.device:
     """Return the device of a name, such as "cuda:1"; "auto" is the accelerator, or the CPU without one.
 
-    A name without a number is the current device, as torchrun's ranks set it.
-
-    Raises
-    ------
-    InvalidSettings
-        If the name is not auto, cpu or a backend of torch.
-    DeviceUnavailable
-        If the machine does not have the device.
+    A name without a number is the current device, as torchrun's ranks set it. Raises InvalidSettings if the
+    name is not auto, cpu or a backend of torch, DeviceUnavailable if the machine does not have the device.
     """
     import torch
 

@@ -25,7 +25,7 @@ from iobench.base.units import bytes_text, counted
 from iobench.host import page_cache
 from iobench.host.io_engines import ReadQueue, open_direct
 from iobench.host.maps import GuardedMap
-from iobench.host.memory import PAGE, Bytes, touched_array
+from iobench.host.memory import PAGE, Bytes, touched_array, whole_pages
 
 if TYPE_CHECKING:
     import torch
@@ -138,11 +138,6 @@ def _direct(file: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def whole_pages(size: int) -> int:
-    """Return a number of bytes rounded up to whole pages."""
-    return -(-size // PAGE) * PAGE
 
 
 def measure_reads(
@@ -320,7 +315,9 @@ def gather_rows(
     slots = [slot.reshape(step, row_bytes) for slot in ring]
     source = np.memmap(file, np.uint8, "c", shape=(rows, row_bytes))
     source.max()  # reads the file and maps its pages
-    order = _shuffled(rows, window_rows)
+    generator, order = np.random.Generator(np.random.PCG64(0)), np.arange(rows)
+    for start in range(0, rows, window_rows or rows):
+        generator.shuffle(order[start : start + (window_rows or rows)])
     pieces = [order[start : start + step] for start in range(0, rows - step + 1, step)]
     memory = torch.from_numpy(source)
     indices, tensors = ([*map(torch.from_numpy, arrays)] for arrays in (pieces, slots))
@@ -333,13 +330,6 @@ def gather_rows(
 
     rates = [calls_per_s(way, threads, seconds) * step * row_bytes for way in (take, select)]
     return Limit("gather", f"rows of {bytes_text(row_bytes)} {_into(slot_bytes, threads)}", max(rates))
-
-
-def _shuffled(rows: int, window_rows: int | None) -> npt.NDArray[np.int64]:
-    generator, order = np.random.Generator(np.random.PCG64(0)), np.arange(rows)
-    for start in range(0, rows, window_rows or rows):
-        generator.shuffle(order[start : start + (window_rows or rows)])
-    return order
 
 
 def slots_in_turn(slot_bytes: int, slots: int) -> list[Bytes]:

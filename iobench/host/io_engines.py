@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.host.memory import PAGE, Bytes, address_of, touched_array
+from iobench.host.memory import PAGE, Bytes, address_of, touched_array, whole_pages
 
 SHALLOW_IODEPTH = 64
 
@@ -40,12 +40,8 @@ class ReadFailed(OSError):
 def open_direct(path: Path) -> int:
     """Open a file for reads past the page cache.
 
-    Raises
-    ------
-    DirectUnavailable
-        If the file system does not support O_DIRECT, or not for reads of one page.
-    OSError
-        If the file cannot be opened for another reason.
+    Raises DirectUnavailable if the file system does not support O_DIRECT, or not for reads of one page, and
+    OSError if the file cannot be opened for another reason.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
@@ -66,21 +62,14 @@ def open_direct(path: Path) -> int:
 
 
 class ReadQueue:
-    """A queue of reads in flight, used by one thread at a time.
+    """A queue of reads in flight, each of at most `piece_bytes`, used by one thread at a time.
 
-    Reads go into the queue's own memory or into the caller's.
-
-    Parameters
-    ----------
-    piece_bytes : int
-        Largest size of one read.
-    memory_bytes : int
-        Limit of the bytes in flight. The default of 16 MiB keeps a disk busy and still fits into the
-        processor's cache, from which the data is copied on.
+    Reads go into the queue's own memory or into the caller's. The limit of the bytes in flight, 16 MiB by
+    default, keeps a disk busy and still fits into the processor's cache, from which the data is copied on.
     """
 
     def __init__(self, piece_bytes: int, memory_bytes: int = 16 << 20) -> None:
-        piece_bytes = -(-piece_bytes // PAGE) * PAGE
+        piece_bytes = whole_pages(piece_bytes)
         self.depth = max(2, min(MAX_IODEPTH, memory_bytes // piece_bytes))
         self._piece_bytes, self._slots = piece_bytes, list[Bytes]()
         self.engine: LibaioEngine | ThreadPoolEngine
@@ -98,27 +87,11 @@ class ReadQueue:
     ) -> Generator[tuple[int, Bytes], None, None]:
         """Yield the index of each read and the bytes it returned, in order of completion.
 
-        Parameters
-        ----------
-        descriptors : int or array of int64
-            One file descriptor for all reads, or one per read.
-        offsets, lengths : array of int64
-            Position and size of each read in bytes, multiples of the page size.
-        into : sequence of uint8 arrays, optional
-            Page-aligned memory, one array per read. Without it the bytes that are yielded are valid
-            until the next item is requested.
+        There are fewer than requested where the file ends. `descriptors` are one for all reads, or one per
+        read; offsets and lengths are multiples of the page size. `into` is page-aligned memory, an array per
+        read; without it the bytes that are yielded are valid until the next item is requested.
 
-        Yields
-        ------
-        index, data : int, uint8 array
-            `data` is shorter than requested where the file ends.
-
-        Raises
-        ------
-        ReadFailed
-            If the disk reports an error.
-        ValueError
-            If the queue is closed.
+        Raises ReadFailed if the disk reports an error, ValueError if the queue is closed.
         """
         if not self.depth:
             raise ValueError("this queue is closed")

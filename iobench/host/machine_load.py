@@ -114,16 +114,14 @@ def _cores() -> dict[int, CoreTimes]:
         lines = [line.split() for line in STAT.read_text().splitlines()]
     except OSError:
         return {}
-    return {
-        int(name.removeprefix("cpu")): _core_times([int(one) * TICK_S for one in ticks])
-        for name, *ticks in lines
-        if name.startswith("cpu") and name != "cpu"
-    }
-
-
-def _core_times(seconds: list[float]) -> CoreTimes:
-    user, nice, system, idle, iowait, irq, softirq, steal = [*seconds, *[0.0] * 8][:8]
-    return CoreTimes(user + nice + system, irq + softirq, idle, iowait, steal)
+    cores = {}
+    for name, *ticks in lines:
+        if name.startswith("cpu") and name != "cpu":
+            seconds = [int(one) * TICK_S for one in ticks]
+            user, nice, system, idle, iowait, irq, softirq, steal = [*seconds, *[0.0] * 8][:8]
+            times = CoreTimes(user + nice + system, irq + softirq, idle, iowait, steal)
+            cores[int(name.removeprefix("cpu"))] = times
+    return cores
 
 
 def _stalled_s(name: str) -> float | None:
@@ -146,10 +144,7 @@ def exclude_processes(processes: Iterable[int]) -> None:
 class BackgroundLoadMonitor:
     """Measures the load of other processes: the machine's, minus that of this run's processes.
 
-    Attributes
-    ----------
-    before, after : MachineCounters
-        Counters of the machine at both ends of the interval.
+    `before` and `after` are the counters of the machine at both ends of the interval.
     """
 
     def __init__(self, path: Path) -> None:
@@ -157,19 +152,21 @@ class BackgroundLoadMonitor:
 
     def start(self) -> None:
         """Begin the interval."""
-        self.before, self._own_before = MachineCounters.now(self._path), _OwnCounters.now()
+        self.before = MachineCounters.now(self._path)
+        self._own_before = own_cpu_s(), own_disk_bytes()
 
     def stop(self) -> BackgroundLoad:
         """End the interval and return the load."""
         before, after = self.before, MachineCounters.now(self._path)
-        self.after, own = after, _OwnCounters.now()
+        self.after, own_s, own_bytes = after, own_cpu_s(), own_disk_bytes()
+        before_s, before_bytes = self._own_before
         elapsed = max(after.clock - before.clock, 1e-9)
         usable = os.sched_getaffinity(0)
         cores = [times for core, times in after.core_times(before).items() if core in usable]
         whole = elapsed * len(usable)
-        used_s = sum(times.processes for times in cores) - (own.cpu_s - self._own_before.cpu_s)
-        own_bytes = difference(own.disk_bytes, self._own_before.disk_bytes)
-        read = difference(difference(after.disk_bytes, before.disk_bytes), own_bytes)
+        used_s = sum(times.processes for times in cores) - (own_s - before_s)
+        own_read = difference(own_bytes, before_bytes)
+        read = difference(difference(after.disk_bytes, before.disk_bytes), own_read)
         stalled = {
             name: _share(difference(after.stalled_s[name], then), elapsed)
             for name, then in before.stalled_s.items()
@@ -182,18 +179,6 @@ class BackgroundLoadMonitor:
             io_stalled=stalled["io"],
             memory_stalled=stalled["memory"],
         )
-
-
-@dataclass(frozen=True)
-class _OwnCounters:
-    """Sums of this run's processes, since the start of each."""
-
-    cpu_s: float
-    disk_bytes: int | None
-
-    @classmethod
-    def now(cls) -> _OwnCounters:
-        return cls(own_cpu_s(), own_disk_bytes())
 
 
 def own_cpu_s() -> float:
@@ -328,15 +313,7 @@ STILL_CPU = 0.1  # unless it used this share of that time: then a library held t
 
 
 class Sampler:
-    """Thread that takes samples between `start` and `stop`.
-
-    Parameters
-    ----------
-    *samples : callable
-        Each takes a sample and returns the seconds until it is called again.
-    first_s : float
-        Seconds until the first call of each.
-    """
+    """Thread that takes samples between `start` and `stop`, the first ones after `first_s`."""
 
     def __init__(self, *samples: Sample, first_s: float) -> None:
         self._samples, self._first_s = samples, first_s
@@ -466,14 +443,8 @@ class Counters:
 
     Reap workers before `stop`: only then are their disk bytes and processor seconds added to this process.
 
-    Parameters
-    ----------
-    path : Path
-        A path on the disk under the data.
-    early_snapshot : bool
-        Take the first memory snapshot after EARLY_SNAPSHOT_S.
-    excluded : collection of int
-        Process ids whose memory does not count, because they belong to something else.
+    `path` is on the disk under the data. With `early_snapshot` the first memory snapshot is taken after
+    EARLY_SNAPSHOT_S. The memory of the `excluded` processes does not count: they belong to something else.
     """
 
     def __init__(self, path: Path, early_snapshot: bool = False, excluded: Collection[int] = ()) -> None:

@@ -23,6 +23,7 @@ import platform
 import signal
 import sys
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -76,27 +77,15 @@ libc.mremap.restype = ctypes.c_void_p
 libc.mremap.argtypes = (ctypes.c_void_p, *[ctypes.c_size_t] * 2, ctypes.c_int, ctypes.c_void_p)
 
 
-class MapGuard:
-    """Guard over the memory range of one mapped file, active until `release`.
+class MapGuard(ABC):
+    """Guard over memory in which files are mapped, active until `release`.
 
-    Parameters
-    ----------
-    path : Path
-        The mapped file, named in errors.
-    address, length : int
-        The range in memory.
-    page : bytes
-        Content that replaces an unreadable page. Without it the whole range is replaced by zeros at
-        once, so that a disk that fails slowly is accessed only once.
-
-    Attributes
-    ----------
-    lost : Path or None
-        The file that had an unreadable page since the guard was made.
+    `lost` is the file that had an unreadable page since the guard was made, None for none.
     """
 
-    def __init__(self, path: Path, address: int, length: int, page: bytes = b"") -> None:
-        self._path, self._address, self._end, self._page = path, address, address + length, page
+    page = b""  # that replaces an unreadable one; zeros where it is shorter
+
+    def __init__(self) -> None:
         self.lost: Path | None = None
         if SIGBUS_HANDLED:
             _install()
@@ -111,26 +100,20 @@ class MapGuard:
         """End the guard. Call this before the memory is unmapped."""
         active_guards.discard(self)
 
-    def covers(self, address: int) -> bool:
-        """Return True if the guard covers an address."""
-        return self._address <= address < self._end
+    @abstractmethod
+    def lost_range(self, address: int) -> tuple[Path, int, int] | None:
+        """Return the file mapped at an address, and the start and end of the range to replace there.
 
-    def lost_range(self, address: int) -> tuple[Path, int, int]:
-        """Return the file mapped at an address, and the start and end of the range to replace there."""
-        if not self._page:
-            return self._path, self._address, self._end
-        start = address // PAGE * PAGE
-        return self._path, start, start + PAGE
+        None if the guard does not cover the address.
+        """
 
-    def replace(self, address: int) -> bool:
-        """Replace the unreadable pages at an address by empty ones; return False if that fails."""
-        # note the loss first: another thread may read the new pages at once
-        self.lost, start, end = self.lost_range(address)
-        count = end - start
+    def replace(self, path: Path, start: int, end: int) -> bool:
+        """Replace the unreadable pages of a range by empty ones; return False if that fails."""
+        self.lost, count = path, end - start  # first: another thread may read the new pages at once
         empty = libc.mmap(None, count, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE, -1, 0)
         if empty == MAP_FAILED:
             return False
-        ctypes.memmove(empty, self._page, len(self._page))
+        ctypes.memmove(empty, self.page, len(self.page))
         return bool(libc.mremap(empty, count, count, _TO_FIXED, start) != MAP_FAILED)  # atomic
 
 
@@ -144,22 +127,16 @@ class FolderMapGuard(MapGuard):
 
     def __init__(self, folder: Path, page: bytes = b"") -> None:
         self._own, self._process = str(folder.resolve()), os.getpid()
-        super().__init__(folder, 0, 0, page * (PAGE // max(1, len(page))))
+        self.page = page * (PAGE // max(1, len(page)))
+        super().__init__()
 
-    def covers(self, address: int) -> bool:
-        """Return True if an address lies in such a map."""
-        return os.getpid() == self._process and self._file_at(address) is not None
-
-    def lost_range(self, address: int) -> tuple[Path, int, int]:
+    def lost_range(self, address: int) -> tuple[Path, int, int] | None:
         """Return the file mapped at an address, and the start and end of its page there."""
-        start = address // PAGE * PAGE
-        return self._file_at(address) or self._path, start, start + PAGE
-
-    def _file_at(self, address: int) -> Path | None:
+        page = address // PAGE * PAGE
         with suppress(OSError):  # no descriptor is left: pass the bus error on
-            for start, end, path in own_maps():
+            for start, end, path in own_maps() if os.getpid() == self._process else ():
                 if start <= address < end and (path + os.sep).startswith(self._own + os.sep):
-                    return Path(path)
+                    return Path(path), page, page + PAGE
         return None
 
 
@@ -184,8 +161,9 @@ _passed_on = False
 def _on_bus_error(number: int, info: Any, context: int) -> None:
     details = info.contents
     sent = details.code <= 0  # by kill(); else the fault of an instruction
-    lost = [] if sent else [guard for guard in tuple(active_guards) if guard.covers(details.address)]
-    if not (lost and all(guard.replace(details.address) for guard in lost)):
+    every = () if sent else [(guard, guard.lost_range(details.address)) for guard in tuple(active_guards)]
+    lost = [(guard, pages) for guard, pages in every if pages is not None]
+    if not (lost and all(guard.replace(*pages) for guard, pages in lost)):
         _pass_on(sent)
 
 
@@ -248,24 +226,12 @@ def side_by_side(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
 class GuardedMap:
     """Files mapped into one range of memory, guarded against bus errors; read-only unless `private`.
 
-    Call `guard.check()` after each access: it raises OSError if a page was unreadable.
+    Call `guard.check()` after each access: it raises OSError if a page was unreadable. `bytes` is the whole
+    range, zeros between files; it is unmapped when the last view of it is gone. `starts` are those of the
+    files in it, as from `side_by_side`.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        The files.
-    sizes : sequence of int, optional
-        Expected sizes in bytes; the files' current ones by default. If a file is shorter, its missing
-        pages are unreadable.
-    private : bool
-        Map them copy-on-write, so that what is written into the map is in no file and in no other map.
-
-    Attributes
-    ----------
-    bytes : uint8 array
-        The whole range, zeros between files. Unmapped when the last view of it is gone.
-    starts : int64 array
-        Start of each file in `bytes`, as from `side_by_side`.
+    `sizes` are the expected ones, by default the files' current ones: if a file is shorter, its missing pages
+    are unreadable. `private` maps are copy-on-write: what is written into one is in no file and no other map.
     """
 
     def __init__(
@@ -292,15 +258,20 @@ class GuardedMap:
 
 
 class _SideBySideGuard(MapGuard):
-    """Guard over all files of a GuardedMap; a file that fails is replaced by zeros as a whole."""
+    """Guard over all files of a GuardedMap.
+
+    A file that fails is replaced by zeros as a whole, so that a disk that fails slowly is accessed only once.
+    """
 
     def __init__(self, paths: Sequence[Path], edges: list[int]) -> None:
         self._paths, self._edges = paths, edges
-        super().__init__(paths[0], edges[0], edges[-1] - edges[0])
+        super().__init__()
 
-    def lost_range(self, address: int) -> tuple[Path, int, int]:
+    def lost_range(self, address: int) -> tuple[Path, int, int] | None:
         """Return the file mapped at an address, and where it starts and ends."""
         number = bisect.bisect(self._edges, address) - 1
+        if not 0 <= number < len(self._paths):
+            return None
         return self._paths[number], self._edges[number], self._edges[number + 1]
 
 

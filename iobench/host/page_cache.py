@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,44 +53,19 @@ class ResidencyUnknown(Exception):
         self.path, self.reason = path, reason
 
 
-class _Range(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-class _Stat(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")
-    )
-
-
 def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool = False) -> dict[str, Any]:
-    """Make files cold or warm before a round.
+    """Make all files of a dataset cold or warm, one of MODES, before a round that reads `logical_bytes`.
 
-    Parameters
-    ----------
-    mode : str
-        One of MODES.
-    files : sequence of Path
-        All files of a dataset.
-    logical_bytes : int
-        Bytes that the round will read; memory for them is prefaulted after an eviction.
-    sudo : bool
-        Drop the caches with `sudo -n`.
-
-    Returns
-    -------
-    dict
-        For the round's record: mode, method, residency (0 to 1; None if unknown), read_ahead_kib and,
-        for cold, prefault_bytes_per_s.
-
-    Raises
-    ------
-    ColdCacheUnavailable
-        If the files do not get cold or do not stay cold.
+    Memory for them is prefaulted after an eviction. `sudo` drops the caches with `sudo -n`. Returns, for the
+    round's record, mode, method, residency (0 to 1; None if unknown), read_ahead_kib and, for cold,
+    prefault_bytes_per_s. Raises ColdCacheUnavailable if the files do not get cold or do not stay cold.
     """
     state: dict[str, Any] = {"mode": mode, "read_ahead_kib": read_ahead_kib(files[0])}
     if mode == "warm" and sum(path.stat().st_size for path in files) > total_memory():
-        return {**state, "method": LARGER_THAN_MEMORY, "residency": _residency_if_known(files)}
+        state |= {"method": LARGER_THAN_MEMORY, "residency": None}
+        with suppress(ResidencyUnknown):
+            state["residency"] = residency(files, sampled=True)
+        return state
     if mode == "warm":
         return {**state, "method": "read through in order", "residency": warm(files)}
     method = evict(files, sudo)
@@ -135,12 +111,8 @@ def evict(files: Sequence[Path], sudo: bool = False) -> str:
     """Evict files from the page cache, verify it, and return the method used.
 
     As root, or with `sudo` by `sudo -n`, the whole page cache is dropped. Otherwise each file is synced
-    and evicted by posix_fadvise(DONTNEED).
-
-    Raises
-    ------
-    ColdCacheUnavailable
-        If more than COLD_LIMIT of the pages stay, if residency cannot be verified, or if sudo refuses.
+    and evicted by posix_fadvise(DONTNEED). Raises ColdCacheUnavailable if more than COLD_LIMIT of the pages
+    stay, if residency cannot be verified, or if sudo refuses.
     """
     reached = 1.0
     for pause_s in PAUSES_S:  # pages under IO cannot be evicted: try again
@@ -190,13 +162,6 @@ def warm(files: Sequence[Path]) -> float | None:
         return residency(files)
     except ResidencyUnknown:
         read_through(files)
-        return None
-
-
-def _residency_if_known(files: Sequence[Path]) -> float | None:
-    try:
-        return residency(files, sampled=True)
-    except ResidencyUnknown:
         return None
 
 
@@ -260,16 +225,15 @@ def _drop_file(path: Path) -> None:
 def cached_pages(path: Path, spans: Sequence[tuple[int, int]]) -> int:
     """Return how many pages of a file's spans, each a page's start and bytes, are in the page cache."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # once: it takes longer than to ask for a span
+    cached, counts = 0, (ctypes.c_uint64 * 5)()  # struct cachestat, which begins with the cached pages
     try:
-        return sum(_cached_in_span(path, descriptor, start, size) for start, size in spans)
+        for start, size in spans:
+            span = (ctypes.c_uint64 * 2)(start, size)
+            failed = libc.syscall(CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(counts), 0)
+            cached += _mincore(path, descriptor, start, size) if failed else counts[0]
     finally:
         os.close(descriptor)
-
-
-def _cached_in_span(path: Path, descriptor: int, start: int, size: int) -> int:
-    span, stat = _Range(start, size), _Stat()
-    failed = libc.syscall(CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(stat), 0)
-    return _mincore(path, descriptor, start, size) if failed else int(stat.cache)
+    return cached
 
 
 def _mincore(path: Path, descriptor: int, start: int, size: int) -> int:

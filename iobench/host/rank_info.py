@@ -35,22 +35,14 @@ class RankInfo:
         if any(name not in environment for name in VARIABLES):
             return None
         values = {name: environment[name] for name in VARIABLES}
+        problem, found = "environment variables of torchrun", _listed(values)
         if not all(value.isdecimal() for value in values.values()):
-            raise InvalidSettings(
-                "environment variables of torchrun",
-                kind="invalid-rank",
-                expected="numbers",
-                found=_listed(values),
-            )
+            raise InvalidSettings(problem, "invalid-rank", expected="numbers", found=found)
         rank, world_size, local_rank, local_size, node = map(int, values.values())
         if not (rank < world_size and local_rank < local_size <= world_size):
-            raise InvalidSettings(
-                "environment variables of torchrun",
-                kind="invalid-rank",
-                expected="RANK below WORLD_SIZE and LOCAL_RANK below LOCAL_WORLD_SIZE",
-                found=_listed(values),
-                hint="start all ranks with one torchrun",
-            )
+            expected = "RANK below WORLD_SIZE and LOCAL_RANK below LOCAL_WORLD_SIZE"
+            hint = "start all ranks with one torchrun"
+            raise InvalidSettings(problem, "invalid-rank", expected=expected, found=found, hint=hint)
         info = cls(rank, world_size, local_rank, node, printable(platform.node()))
         return info if world_size > 1 else None
 
@@ -107,9 +99,19 @@ def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
 
     Raises InvalidSettings if two of them differ, or variables are no numbers or not enough.
     """
-    variables = _Variables(environment)
-    sources = (_of_group(), _of_torchrun(variables), _of_lightning(variables))
-    known = [one for one in sources if one is not None]
+    rank, world_size, local_rank, node = (
+        _number(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
+    )
+    known = list[ProcessRank]()
+    if has_process_group():
+        group: Any = sys.modules["torch.distributed"]
+        known.append(ProcessRank(group.get_rank(), group.get_world_size(), "the process group"))
+    if rank is not None and world_size is not None:
+        known.append(ProcessRank(rank, world_size, "RANK and WORLD_SIZE"))
+    # the ranks of other hosts are unknown; torchrun numbers hosts itself, whatever a scheduler's NODE_RANK is
+    first_host = node == 0 and "TORCHELASTIC_RUN_ID" not in environment
+    if first_host and local_rank is not None and world_size is not None:
+        known.append(ProcessRank(local_rank, world_size, "LOCAL_RANK, NODE_RANK and WORLD_SIZE"))
     for other in known[1:]:
         if other != known[0]:
             raise InvalidSettings(
@@ -121,9 +123,16 @@ def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
             )
     if known:
         return known[0]
-    if variables["RANK"] or (variables["WORLD_SIZE"] or 1) > 1:
-        raise variables.incomplete("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
-    return _of_slurm(variables) or ProcessRank()
+    if rank or (world_size or 1) > 1:
+        names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+        raise InvalidSettings(
+            "rank of this process",
+            kind="incomplete-ranks",
+            expected="RANK and WORLD_SIZE, or a process group",
+            found=_listed({name: environment.get(name, "unset") for name in names}),
+            hint=f"create the process group first, or {GIVE_BOTH}",
+        )
+    return _of_slurm(environment) or ProcessRank()
 
 
 def given_rank(rank: int | None, world_size: int | None) -> ProcessRank | None:
@@ -135,63 +144,23 @@ def given_rank(rank: int | None, world_size: int | None) -> ProcessRank | None:
     return None if rank is None or world_size is None else ProcessRank(rank, world_size)
 
 
-class _Variables:
-    """Numbers in environment variables; None for one that is unset, empty or -1."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.environment = environment
-
-    def __getitem__(self, name: str) -> int | None:
-        value = self.environment.get(name, "")
-        if value in ("", "-1"):
-            return None
-        if not value.isdecimal():
-            raise InvalidSettings(
-                "rank of this process", kind="invalid-rank", expected="a number", found=f"{name}={value}"
-            )
-        return int(value)
-
-    def incomplete(self, *names: str) -> InvalidSettings:
-        """Return the error for variables that leave the rank open."""
-        values = {name: self.environment.get(name, "unset") for name in names}
-        return InvalidSettings(
-            "rank of this process",
-            kind="incomplete-ranks",
-            expected="RANK and WORLD_SIZE, or a process group",
-            found=_listed(values),
-            hint=f"create the process group first, or {GIVE_BOTH}",
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    """Return the number in an environment variable; None if it is unset, empty or -1."""
+    value = environment.get(name, "")
+    if value in ("", "-1"):
+        return None
+    if not value.isdecimal():
+        raise InvalidSettings(
+            "rank of this process", kind="invalid-rank", expected="a number", found=f"{name}={value}"
         )
+    return int(value)
 
 
-def _of_group() -> ProcessRank | None:
-    if not has_process_group():
-        return None
-    distributed: Any = sys.modules["torch.distributed"]
-    return ProcessRank(distributed.get_rank(), distributed.get_world_size(), "the process group")
-
-
-def _of_torchrun(variables: _Variables) -> ProcessRank | None:
-    rank, world_size = variables["RANK"], variables["WORLD_SIZE"]
-    if rank is None or world_size is None:
-        return None
-    return ProcessRank(rank, world_size, "RANK and WORLD_SIZE")
-
-
-def _of_lightning(variables: _Variables) -> ProcessRank | None:
-    local_rank, node, world_size = (variables[name] for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"))
-    if local_rank is None or node is None or world_size is None:
-        return None
-    # the ranks of other hosts are unknown; torchrun numbers hosts itself, whatever a scheduler's NODE_RANK is
-    if node or "TORCHELASTIC_RUN_ID" in variables.environment:
-        return None
-    return ProcessRank(local_rank, world_size, "LOCAL_RANK, NODE_RANK and WORLD_SIZE")
-
-
-def _of_slurm(variables: _Variables) -> ProcessRank | None:
+def _of_slurm(environment: Mapping[str, str]) -> ProcessRank | None:
     """Return the rank of a task of srun; a batch script has SLURM_PROCID=0 and no step."""
-    rank, tasks = variables["SLURM_PROCID"], variables["SLURM_STEP_NUM_TASKS"]
-    if tasks is None and (rank or "SLURM_STEP_ID" in variables.environment):
-        tasks = variables["SLURM_NTASKS"]
+    rank, tasks = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_STEP_NUM_TASKS")
+    if tasks is None and (rank or "SLURM_STEP_ID" in environment):
+        tasks = _number(environment, "SLURM_NTASKS")
     return None if rank is None or tasks is None else ProcessRank(rank, tasks, SLURM)
 
 

@@ -40,15 +40,6 @@ def _no_shared_memory() -> SystemRefused:
     )
 
 
-def system_error(error: BaseException) -> SystemRefused | None:
-    """Return the one-line error for what the system lacks or refuses; None for any other error."""
-    if isinstance(error, SystemRefused):
-        return error
-    if isinstance(error, RuntimeError):
-        return _of_runtime_error(str(error))
-    return _of_os_error(error) if isinstance(error, OSError) else None
-
-
 def _too_many_files() -> SystemRefused:
     """Return the error for a process that has as many files open as it may have."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -60,24 +51,27 @@ def _too_many_files() -> SystemRefused:
     )
 
 
-def _of_runtime_error(message: str) -> SystemRefused | None:
-    if message == NO_THREAD:
-        return cannot_start("the system refused a thread")
-    if os.strerror(errno.EMFILE) in message or NO_FILE_CAME in message:
-        return _too_many_files()
-    full = TORCH_FILE in message and os.strerror(errno.ENOSPC) in message
-    full = full or BUS_ERROR in message
-    return _no_shared_memory() if full else None
-
-
-def _of_os_error(error: OSError) -> SystemRefused | None:
+def system_error(error: BaseException) -> SystemRefused | None:
+    """Return the one-line error for what the system lacks or refuses; None for any other error."""
+    if isinstance(error, SystemRefused):
+        return error
+    message = str(error)
+    if isinstance(error, RuntimeError):
+        if message == NO_THREAD:
+            return cannot_start("the system refused a thread")
+        if os.strerror(errno.EMFILE) in message or NO_FILE_CAME in message:
+            return _too_many_files()
+        full = TORCH_FILE in message and os.strerror(errno.ENOSPC) in message
+        return _no_shared_memory() if full or BUS_ERROR in message else None
+    if not isinstance(error, OSError):
+        return None
     if error.errno in (errno.EAGAIN, errno.ENOMEM) and _is_raised_in(STARTERS, error):
         return cannot_start(error.strerror or "the system refused it")
     if error.errno == errno.ENOSPC and _is_raised_in(SEMAPHORES, error):
         return _no_shared_memory()
     if error.errno == errno.EMFILE:
         return _too_many_files()
-    if "No usable temporary directory" in str(error):
+    if "No usable temporary directory" in message:
         return SystemRefused(
             "no writable temporary folder", kind="no-temporary-folder", hint="set TMPDIR to one"
         )

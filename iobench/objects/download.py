@@ -12,14 +12,13 @@ from iobench.base.errors import CorruptArtifact, InvalidSettings, SourceError
 from iobench.base.files import name_problem, path_below
 from iobench.base.text import shortened
 from iobench.base.units import bytes_text, counted
-from iobench.objects.client import ObjectStore, StoredObject, check_versions_are_own
+from iobench.objects.client import CONNECTIONS, ObjectStore, StoredObject, check_versions_are_own
 from iobench.objects.reader import RemoteFiles
 from iobench.objects.store_errors import endpoint_of
 from iobench.objects.url import checked_url
 
 MOST_OBJECTS = 100_000  # a manifest lists them all
 PIECE_BYTES = 8 << 20
-CONNECTIONS = 16  # each holds a piece in memory
 
 Report = Callable[[str, int, int], None]  # (activity, bytes done, in total); of an unknown total it is 0
 

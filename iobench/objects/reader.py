@@ -28,30 +28,15 @@ MAX_GAP = 32 << 20  # of COALESCE_BYTES; files lie further apart in the reader's
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """Objects of an artifact; picklable.
+    """Objects of an artifact; picklable."""
 
-    Attributes
-    ----------
-    url : str
-        Address of the artifact's folder.
-    objects : dict of str to StoredObject
-        Its objects with the versions that reads are pinned to.
-    cache : ObjectCache or None
-        Keeps on a disk what is read of them.
-    retries : int
-        Times that a request which failed is sent again.
-    log : WorkerLog or None
-        Where workers note their requests.
-    until : float
-        Moment of `time.monotonic` after which requests are neither sent again nor awaited for long.
-    """
-
-    url: str
-    objects: Mapping[str, StoredObject]
-    cache: ObjectCache | None = None
-    retries: int = RETRIES
-    log: WorkerLog | None = None
-    until: float = math.inf
+    url: str  # address of the artifact's folder
+    objects: Mapping[str, StoredObject]  # with the versions that reads are pinned to
+    cache: ObjectCache | None = None  # keeps on a disk what is read of them
+    retries: int = RETRIES  # times that a request which failed is sent again
+    log: WorkerLog | None = None  # where workers note their requests
+    until: float = math.inf  # moment of `time.monotonic` after which requests are neither sent again nor
+    # awaited for long
 
     def store(self) -> ObjectStore:
         """Return a new client for them, to be closed; raises as ObjectStore, or CachedStore with a cache."""
@@ -71,23 +56,9 @@ class RangeReader(Reader):
     """Reads rows at known positions by ranged GETs; rows of a batch with small gaps are one request.
 
     A sample takes one request per field, in the thread that calls. The requests of a batch are sent at once,
-    in the order of their positions; see RequestPool.
-
-    Parameters
-    ----------
-    in_flight : int
-        Most requests at a time.
-    request_bytes : int
-        Most bytes of a request, unless one row is larger.
-    coalesce_bytes : int
-        Gaps up to this size are fetched along with the rows around them.
-
-    Attributes
-    ----------
-    samples : int
-        Rows of the dataset.
-    widths : dict of str to int
-        Bytes of a sample, by field.
+    in the order of their positions, at most `in_flight` at a time; see RequestPool. A request has at most
+    `request_bytes`, unless one row is larger; gaps up to `coalesce_bytes` are fetched along with the rows
+    around them. `samples` are the rows of the dataset, `widths` the bytes of a sample by field.
     """
 
     def __init__(

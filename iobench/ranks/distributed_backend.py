@@ -10,6 +10,7 @@ from typing import Any
 
 from iobench.base.finding import Finding
 from iobench.base.units import counted
+from iobench.bench.backend import RunBackend
 from iobench.bench.case import Case
 from iobench.bench.executor import Executor, Tick
 from iobench.bench.limits import TO_DEVICE, lowest
@@ -22,8 +23,8 @@ from iobench.ranks.rank import STOP, Rank, RunRequest
 from iobench.results.parts import CachePart, LimitPart, Measured
 
 
-class DistributedBackend(Executor):
-    """Backend and executor of a run over several ranks: see iobench.bench.backend.
+class DistributedBackend(Executor, RunBackend):
+    """Backend and executor of a run over several ranks.
 
     Lives on rank 0. Each method is a command that all ranks execute, rank 0 included.
     """

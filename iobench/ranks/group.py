@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import TCPStore, rendezvous  # type: ignore[at
 
 from iobench.base.errors import CaseDied, IobenchError, RankLost
 from iobench.base.text import reason
+from iobench.bench.epoch import ProcessGroup
 from iobench.bench.outcome import Progress
 from iobench.host.rank_info import RankInfo
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
@@ -173,8 +174,8 @@ class _OtherRankFailed(IobenchError):
         self.answers = answers
 
 
-class Collectives:
-    """The process group of a rank that verifies or measures its share: see iobench.bench.epoch."""
+class Collectives(ProcessGroup):
+    """The process group of a rank that verifies or measures its share."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group

@@ -203,29 +203,17 @@ class HeartbeatMonitor:
 
     def send(self) -> None:
         """Send one heartbeat and read those of others."""
-        with suppress(RuntimeError):  # the store cannot be reached: `watch` notices
-            self._heartbeat()
-            self._store_seen = time.monotonic()
-
-    def watch(self) -> None:
-        """Check once that the store is reached and that the main thread follows the verdict."""
-        if time.monotonic() - self._store_seen > self._silent_s:
-            self._lose_store()
-        self._end_if_stuck()
-
-    def _repeat(self, step: Callable[[], None]) -> None:
-        while not self.stopped.wait(HEARTBEAT_S):
-            step()
-
-    def _heartbeat(self) -> None:
         self._heartbeats += 1
         text = f"{self._heartbeats} {self._collectives} {self.progress.count}"
-        self.store.write(_name(self.info.rank), text)
-        interrupted, verdict, *texts = self.store.read([INTERRUPTED, VERDICT, *map(_name, self._peers)])
+        try:
+            self.store.write(_name(self.info.rank), text)
+            interrupted, verdict, *texts = self.store.read([INTERRUPTED, VERDICT, *map(_name, self._peers)])
+        except RuntimeError:  # the store cannot be reached: `watch` notices
+            return
         self.interrupted = self.interrupted or interrupted is not None
         if verdict is not None:
             self._take(verdict)
-        now = time.monotonic()
+        now = self._store_seen = time.monotonic()
         for (rank, peer), latest in zip(self._peers.items(), texts, strict=True):
             if latest is not None and latest != peer.heartbeat:
                 if peer.heartbeat.split()[1:] != latest.split()[1:]:
@@ -233,6 +221,19 @@ class HeartbeatMonitor:
                 peer.heartbeat, peer.collectives, peer.alive = latest, int(latest.split()[1]), now
             elif now - peer.alive > self._silent_s:
                 self.mark_dead(self._silent(rank, now - peer.alive))
+
+    def watch(self) -> None:
+        """Check once that the store is reached and that the main thread follows the verdict."""
+        if time.monotonic() - self._store_seen > self._silent_s:
+            self._lose_store()
+        if self.verdict is not None:
+            allowed_s = ENDING_S if self.acknowledged else STUCK_S
+            if time.monotonic() - self._decided > allowed_s:
+                self.end(self.verdict)
+
+    def _repeat(self, step: Callable[[], None]) -> None:
+        while not self.stopped.wait(HEARTBEAT_S):
+            step()
 
     def _silent(self, rank: int, seconds: float) -> RankLost:
         info = self._ranks[rank]
@@ -265,12 +266,6 @@ class HeartbeatMonitor:
                 first = self._ranks[0] if self._ranks else "rank 0"
                 lost = f"{self.info} lost {first}: its host or network is gone"
                 self.verdict, self._decided = RankLost(lost, kind="host-gone"), time.monotonic()
-
-    def _end_if_stuck(self) -> None:
-        if self.verdict is not None:
-            allowed_s = ENDING_S if self.acknowledged else STUCK_S
-            if time.monotonic() - self._decided > allowed_s:
-                self.end(self.verdict)
 
 
 def _name(rank: int) -> str:

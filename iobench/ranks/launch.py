@@ -70,11 +70,9 @@ def torchrun(
         process.terminate()
         process.wait()
         raise
-    if (
-        code and not complained
-    ):  # otherwise the traceback is torchrun's, about a rank that has reported its error
-        for line in rest:
-            say(line)
+    # if a rank has reported its error, the traceback is torchrun's about it
+    for line in rest if code and not complained else ():
+        say(line)
     return code
 
 

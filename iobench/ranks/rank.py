@@ -16,7 +16,7 @@ import torch
 from iobench.base import errors
 from iobench.base.errors import IobenchError, RanksDiffer
 from iobench.base.finding import Finding
-from iobench.bench.backend import LocalHost
+from iobench.bench.backend import RunBackend
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.limits import TO_DEVICE, CaseLimits
@@ -89,8 +89,9 @@ class Rank:
                 hint="copy it from rank 0's host, or prepare it as it was there",
             )
         self._request, self._manifest, self._separate = request, manifest, None
-        self._executor, self._host = InProcess(manifest, self._collectives), LocalHost()
-        self._host.begin(manifest, request.options, self._own_cases, self._info.leads_host)
+        self._executor = InProcess(manifest, self._collectives)
+        self._host = RunBackend(self._info.leads_host)
+        self._host.begin(manifest, request.options, self._own_cases)
 
     def prove(self, case: Case, warmup: int, limit_s: float, tick: Tick) -> Proof:
         """Verify this rank's share as part of the sum over all ranks, and warm it up."""
@@ -254,13 +255,7 @@ def check_environments(group: RankGroup) -> list[Finding]:
 def software() -> dict[str, str]:
     """Return the versions that figures depend on, and a digest of iobench: checkouts of a version differ."""
     versions = {name: metadata.version(name) for name in ("iobench", "torch", "numpy")}
-    return {**versions, "iobench's code": _code(), "Python": platform.python_version()}
-
-
-def _code() -> str:
-    """Return a digest of iobench's modules."""
-    digest = hashlib.sha256()
-    root = Path(errors.__file__).parents[1]
+    code, root = hashlib.sha256(), Path(errors.__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+        code.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return {**versions, "iobench's code": code.hexdigest()[:12], "Python": platform.python_version()}

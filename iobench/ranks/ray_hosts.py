@@ -109,12 +109,15 @@ def hosts_of(address: str, actor: type[HostActor]) -> Iterator[list[RemoteHost]]
     """
     ray = _connected(address)
     try:
-        nodes = _nodes(ray)
+        here = ray.get_runtime_context().get_node_id()
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        nodes = sorted(alive, key=lambda node: (node["NodeID"] != here, node["NodeManagerAddress"]))
         _check_software(ray, nodes)
         with _group(ray, len(nodes)) as group:
             yield _placed(ray, group, nodes, actor)
     finally:
-        _leave(ray)
+        if not _within(LEAVING_S, ray.shutdown):  # the cluster is gone, and Ray has not noticed yet
+            atexit.unregister(ray.shutdown)
 
 
 def _connected(address: str) -> Any:
@@ -164,25 +167,12 @@ def _unreachable(address: str) -> str | None:
     return None
 
 
-def _leave(ray: Any) -> None:
-    """Leave the cluster; if it is gone, do not wait until Ray has noticed."""
-    if not _within(LEAVING_S, ray.shutdown):
-        atexit.unregister(ray.shutdown)
-
-
 def _within(seconds: float, work: Callable[[], object]) -> bool:
     """Run work in a thread and return whether it ended in time."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
-
-
-def _nodes(ray: Any) -> list[dict[str, Any]]:
-    """Return the cluster's hosts that are alive, this process's own first."""
-    here = ray.get_runtime_context().get_node_id()
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    return sorted(alive, key=lambda node: (node["NodeID"] != here, node["NodeManagerAddress"]))
 
 
 def _check_software(ray: Any, nodes: Sequence[dict[str, Any]]) -> None:
@@ -307,19 +297,14 @@ def launcher(address: str) -> Iterator[tuple[int, Launch]]:
     with hosts_of(address, RankHost) as hosts:
 
         def launch(count: int, arguments: Sequence[str], say: Callable[[str], None]) -> int:
-            start_ranks(hosts, count // len(hosts), arguments)
+            master = hosts[0].address, hosts[0].ask("port")  # rank 0 is on the first host
+            for number, host in enumerate(hosts):
+                where = [f"--nnodes={len(hosts)}", f"--node-rank={number}"]
+                where += [f"--master-addr={master[0]}", f"--master-port={master[1]}"]
+                host.ask("start", count // len(hosts), where, list(arguments), host.address)
             return follow(hosts, say)
 
         yield len(hosts), launch
-
-
-def start_ranks(hosts: Sequence[RemoteHost], each: int, arguments: Sequence[str]) -> None:
-    """Start `each` ranks on each host; rank 0 is on the first."""
-    master = hosts[0].address, str(hosts[0].ask("port"))
-    for number, host in enumerate(hosts):
-        where = [f"--nnodes={len(hosts)}", f"--node-rank={number}"]
-        where += [f"--master-addr={master[0]}", f"--master-port={master[1]}"]
-        host.ask("start", each, where, list(arguments), host.address)
 
 
 def follow(hosts: Sequence[RemoteHost], say: Callable[[str], None]) -> int:

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_co
 from iobench.base.errors import IobenchError, MissingDependency
 from iobench.base.text import reason
 from iobench.base.units import MIB, seconds_text
-from iobench.bench.epoch import ProcessGroup, SingleProcess
+from iobench.bench.epoch import ProcessGroup
 from iobench.contrib.ray import ray_runtime
 from iobench.contrib.ray.loader import RayLoader
 from iobench.host.rank_info import RankInfo
@@ -402,7 +402,7 @@ def main(folder: Path, epochs: int) -> None:
     """Write the results of this rank; of a single process unless torchrun started it."""
     info = RankInfo.from_env()
     with nullcontext() if info is None else closing(join(info)) as gloo:
-        group: ProcessGroup = SingleProcess() if gloo is None else Collectives(gloo)
+        group = ProcessGroup() if gloo is None else Collectives(gloo)
         results = {kind: everything(kind, group, epochs) for kind in LOADERS}
         (folder / f"{group.rank}.json").write_text(json.dumps(results))
 

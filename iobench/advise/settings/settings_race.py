@@ -21,7 +21,7 @@ from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
-from iobench.bench.backend import LocalHost
+from iobench.bench.backend import RunBackend
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.executor import Executor, Tick, TookTooLong
@@ -91,7 +91,7 @@ def run_live(
     return made
 
 
-class _Executors(LocalHost):
+class _Executors(RunBackend):
     """Executors of a run over live loaders, by the key of their case."""
 
     def __init__(self, executors: Mapping[str, Executor], close: Callable[[], None]) -> None:

@@ -9,34 +9,13 @@ from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.units import shape_text
 from iobench.dataset.sources.generated import GeneratedLengths, Synthetic
-from iobench.dataset.sources.source import (
-    BATCH_BYTES,
-    FirstSamples,
-    Source,
-    checked,
-    default_name,
-    named,
-    no_such_path,
-    prefetched,
-    source_errors,
-)
+from iobench.dataset.sources.source import FirstSamples, Source, checked, named, no_such_path, source_errors
 from iobench.formats import VARIES, split_selection
 from iobench.formats.folders import contains_images, suffix_of
 from iobench.formats.memmap import Memmap
 from iobench.formats.npy import is_mapped
 
-__all__ = [
-    "BATCH_BYTES",
-    "FirstSamples",
-    "GeneratedLengths",
-    "Source",
-    "Synthetic",
-    "check_selectable",
-    "checked",
-    "default_name",
-    "open_source",
-    "prefetched",
-]
+__all__ = ["FirstSamples", "GeneratedLengths", "Source", "Synthetic", "checked", "open_source"]
 
 
 def open_source(
@@ -141,19 +120,13 @@ def _open(
         detected = detect(tree.path, "--source-format", files, chosen)
     variant = detected.variant
     if variant not in ADAPTERS:
-        variant = _scaled(path, variant, sample_shape)
+        if sample_shape is not None:
+            if "shape" not in formats.parse(variant).options:
+                raise _has_its_shape(path)
+            variant += f"{',' if ':' in variant else ':'}shape={shape_text(sample_shape)}"
         check_selectable(path, formats.parse(variant), chosen)
     source = FileSource(tree, variant, chosen, fields, detected.notes)
     return packed_table(source, source.kind) if packed else source
-
-
-def _scaled(path: Path, variant: str, shape: tuple[int, ...] | None) -> str:
-    """Return a variant that scales images to a shape; raises SourceError for a format that cannot."""
-    if shape is None:
-        return variant
-    if "shape" not in formats.parse(variant).options:
-        raise _has_its_shape(path)
-    return f"{variant}{',' if ':' in variant else ':'}shape={shape_text(shape)}"
 
 
 def _has_its_shape(path: Path) -> SourceError:

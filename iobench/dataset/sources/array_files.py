@@ -24,18 +24,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.dataset.file_set import DAMAGE
 from iobench.dataset.sources.source import BATCH_BYTES
-from iobench.formats import (
-    Array,
-    Batch,
-    Field,
-    Schema,
-    arrays_schema,
-    native,
-    raw_bytes,
-    select_arrays,
-    selected_schema,
-    unsupported_dtype,
-)
+from iobench.formats import Array, Batch, Field, Schema, arrays_schema, native, select_arrays, selected_schema
 from iobench.formats.array_schema import ShapeAndDtype
 from iobench.formats.hdf5.datasets import attribute_notes
 from iobench.formats.npy import SINGLE, NpyHeader, header_in, notes_of, read_header, wrong_size
@@ -47,18 +36,20 @@ LOGICAL = "logical"
 
 
 def in_slices(arrays: Mapping[str, Array], schema: Schema) -> Iterator[Batch]:
-    """Yield the rows of arrays in any order of axes and bytes."""
-    rows = schema.batch_rows(BATCH_BYTES)
+    """Yield the rows of arrays, by their names in the file, in any order of axes and bytes."""
+    rows, own = schema.batch_rows(BATCH_BYTES), _names(schema)
     for start in range(0, schema.samples, rows):
-        yield {
-            f.name: native(np.array(arrays[f.name][start : start + rows], order="C")) for f in schema.fields
-        }
+        some = slice(start, start + rows)
+        yield {field: native(np.array(arrays[name][some], order="C")) for field, name in own.items()}
+
+
+def _names(schema: Schema) -> dict[str, str]:
+    """Return the name in the file of each field."""
+    return {field.name: schema.renamed.get(field.name, field.name) for field in schema.fields}
 
 
 class NpyAdapter(formats.Detectable):
     """The methods of a format that the sandbox uses, for .npy in Fortran order or another byte order."""
-
-    name = variant = "unmapped-npy"
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the array, which is the field `x`."""
@@ -77,8 +68,6 @@ class NpyAdapter(formats.Detectable):
 
 class NpzAdapter(formats.Detectable):
     """The methods of a format that the sandbox uses, for .npz archives; each array is a field."""
-
-    name = variant = "npz"
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of all arrays, or of those named after `::`."""
@@ -104,12 +93,11 @@ class NpzAdapter(formats.Detectable):
         with expecting(path, "a .npz archive", DAMAGE, "damaged"), ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(regular(path)))
             streams, headers, maps = dict[str, IO[bytes]](), dict[str, NpyHeader](), dict[str, Array]()
-            for field in schema.fields:
-                original = schema.renamed.get(field.name, field.name)
+            for field, original in _names(schema).items():
                 name, _, member = original.rpartition("/")
                 if f"{original}.npy" in archive.namelist():
                     name, member = original, ""
-                own[field.name] = name, member or None
+                own[field] = name, member or None
                 if name not in streams:
                     streams[name] = stack.enter_context(archive.open(f"{name}.npy"))
                     headers[name] = read_header(streams[name])
@@ -127,7 +115,7 @@ class NpzAdapter(formats.Detectable):
                         read[name] = np.array(maps[name][start : start + count], order="C")
                         continue
                     read[name] = np.empty((count, *header.shape[1:]), header.dtype)
-                    view, at = raw_bytes(read[name]), 0
+                    view, at = formats.raw_bytes(read[name]), 0
                     for piece in _pieces(streams[name], name, len(view)):
                         view[at : at + len(piece)] = piece
                         at += len(piece)
@@ -179,15 +167,13 @@ def _header(
     except DAMAGE as error:
         return CorruptArtifact(f"cannot be read: {reason(error)}", "damaged")
     if header.dtype.hasobject:  # before its size, which is that of a pickle
-        return unsupported_dtype(path, "", header.dtype)
+        return formats.unsupported_dtype(path, "", header.dtype)
     size = member.file_size - header.offset
     return header if size == header.data_bytes else wrong_size(path, header, size)
 
 
 class MatAdapter(formats.Detectable):
     """The methods of a format that the sandbox uses, for MATLAB's files before version 7.3."""
-
-    name = variant = "mat"
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of all arrays, or of those named after `::`; the first axis is samples."""
@@ -218,15 +204,11 @@ class MatAdapter(formats.Detectable):
 
     def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
         """Yield the rows of the loaded arrays."""
-        names = {field.name: schema.renamed.get(field.name, field.name) for field in schema.fields}
-        arrays = _matlab(path, list(names.values()))
-        return in_slices({name: arrays[own] for name, own in names.items()}, schema)
+        return in_slices(_matlab(path, list(_names(schema).values())), schema)
 
 
 class NetcdfAdapter(formats.Detectable):
     """The methods of a format that the sandbox uses, for classic NetCDF, whose arrays are mapped."""
-
-    name = variant = "netcdf"
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of all variables, or of those named after `::`; the first axis is samples."""
@@ -237,9 +219,7 @@ class NetcdfAdapter(formats.Detectable):
 
     def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
         """Yield the rows of the mapped arrays."""
-        variables = _variables(path)
-        names = {field.name: schema.renamed.get(field.name, field.name) for field in schema.fields}
-        return in_slices({name: variables[own].data for name, own in names.items()}, schema)
+        return in_slices({name: one.data for name, one in _variables(path).items()}, schema)
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report attributes that say what the numbers stand for."""

@@ -17,30 +17,10 @@ from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, shape_text
-from iobench.dataset.sources.source import (
-    BATCH_BYTES,
-    Source,
-    check_unchanged,
-    default_name,
-    open_regular,
-)
+from iobench.dataset.sources.source import BATCH_BYTES, Source, check_unchanged, default_name, open_regular
 from iobench.formats import Array, Batch, Field, Schema, check_sample, with_extents, with_own_extents
-from iobench.formats.folders import (
-    IMAGES,
-    JPEG,
-    MOVE,
-    ClassFolder,
-    has_suffix,
-    not_read,
-    said_by_names,
-)
-from iobench.formats.image_decoding import (
-    DCT_SCALE,
-    ImageDecoder,
-    ImageLayout,
-    image_errors,
-    image_size,
-)
+from iobench.formats.folders import IMAGES, JPEG, MOVE, ClassFolder, has_suffix, not_read, said_by_names
+from iobench.formats.image_decoding import DCT_SCALE, ImageDecoder, ImageLayout, image_errors, image_size
 
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
@@ -91,13 +71,18 @@ class ImageFolder(Source):
         """Find the schema, and what of the images is lost."""
         self.schema = Schema(len(self._files), self._fields)
         step = math.ceil(len(self._files) / MOST_SIZES)
-        looks = [self._look(file) for file, _, _ in self._files[::step]]
-        self._scales = sorted((larger, smaller) for larger, smaller, _ in looks)
-        if self._scales[-1][0] > 1:
+        width, height = self._layout.width, self._layout.height
+        headers = [(height, width, False)] * len(self._files[::step])
+        for number, (file, _, _) in enumerate(self._files[::step]):
+            with suppress(SourceError, OSError):  # which decoding reports
+                headers[number] = _header(file)
+        ratios = [(one[1] / width, one[0] / height) for one in headers]
+        self._shorter = sorted(map(min, ratios))
+        if max(map(max, ratios)) > 1:
             size = " × ".join(map(str, self._layout.shape))
             self.losses = (f"samples are {size}: random crops of the larger originals are gone",)
-        if self._layout.mode == "L" and any(colored for _, _, colored in looks):
-            self._note_gray(f"3x{self._layout.height}x{self._layout.width}")
+        if self._layout.mode == "L" and any(colored for _, _, colored in headers):
+            self._note_gray(f"3x{height}x{width}")
 
     @property
     def _fields(self) -> tuple[Field, ...]:
@@ -125,18 +110,6 @@ class ImageFolder(Source):
                     else:
                         yield error
         self._files = good
-
-    def _look(self, path: Path) -> tuple[float, float, bool]:
-        """Return how many times larger an image is than the samples, and whether it has colors.
-
-        The sizes are the longer and the shorter ratio; 1 for an image that cannot be opened: decoding
-        reports the error.
-        """
-        with suppress(SourceError, OSError):
-            height, width, colored = _header(path)
-            ratios = width / self._layout.width, height / self._layout.height
-            return max(ratios), min(ratios), colored
-        return 1.0, 1.0, False
 
     def _note_gray(self, colored: str) -> None:
         """Note that colors are lost, and the shape that keeps them."""
@@ -170,8 +143,7 @@ class ImageFolder(Source):
         """Return the other decoders of JPEG files, and decoding at a smaller scale where half are large."""
         if not any(has_suffix(file.name, JPEG) for file, _, _ in self._files):
             return ()
-        shorter = sorted(ratio for _, ratio in self._scales)
-        large = shorter[len(shorter) // 2] >= DCT_SCALE
+        large = self._shorter[len(self._shorter) // 2] >= DCT_SCALE
         return formats.parse(self._variant).other_decoders(large)
 
     def batches(self) -> Iterator[Batch]:
@@ -216,7 +188,7 @@ class UnscaledImages(ImageFolder):
         pixels = [height * width for height, width, _ in headers]
         for (path, _, _), count in zip(self._files, pixels, strict=True):
             check_sample("", (), count * field.sample_bytes, path)
-        self._scales = [(1.0, 1.0)]
+        self._shorter = [1.0]
         totals = {field.name: sum(pixels)}
         self.schema = Schema(len(self._files), with_extents((field, *scalars)), totals=totals)
         if self._layout.mode == "L" and any(colored for _, _, colored in headers):

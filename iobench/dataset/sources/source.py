@@ -161,8 +161,11 @@ class FirstSamples(Source):
     """The first `count` samples of another source, or all if it has fewer."""
 
     def __init__(self, whole: Source, count: int) -> None:
-        self._whole, self._count = whole, min(count, whole.schema.samples)
-        self.schema = Schema(self._count, whole.schema.fields, totals=self._totals())
+        self._whole, self._count, totals = whole, min(count, whole.schema.samples), whole.schema.totals
+        if totals and self._count < whole.schema.samples:  # of samples that differ in length: all are read
+            batches = list[Any](self.batches())
+            totals = {name: sum(len(batch[name].values) for batch in batches) for name in totals}
+        self.schema = Schema(self._count, whole.schema.fields, totals=totals)
         self.name = f"{whole.name}-first-{self.schema.samples}"
         self.decodes = whole.decodes
 
@@ -174,14 +177,6 @@ class FirstSamples(Source):
     def batches(self) -> Iterator[Batch]:
         """Yield the other source's batches up to that number of samples."""
         return BatchStream(self._whole.batches()).take(self._count)
-
-    def _totals(self) -> dict[str, int]:
-        """Return the sums of the lengths of these samples; reads them if they differ in length."""
-        whole = self._whole.schema
-        if not whole.totals or self._count == whole.samples:
-            return whole.totals
-        batches = list[Any](self.batches())
-        return {name: sum(len(batch[name].values) for batch in batches) for name in whole.totals}
 
 
 def default_name(text: str) -> str:
@@ -197,6 +192,10 @@ def checked(source: Source) -> Iterator[Batch]:
     have equal bytes in every format. Raises SourceError if the arrays differ from the schema.
     """
     schema, samples = source.schema, 0
+
+    def native(array: Array) -> Array:
+        return np.ascontiguousarray(array, native_dtype(array.dtype))
+
     for batch in source.batches():
         count = len(next(iter(batch.values()))) if batch else 0
         expected = {f.name: ((count, *f.merged_shape), f.dtype) for f in schema.fields}
@@ -204,17 +203,12 @@ def checked(source: Source) -> Iterator[Batch]:
             problem = f"arrays of source {source.name} changed while they were read"
             raise SourceError(problem, "changed", hint=CLOSE_WRITERS)
         samples += count
-        native = {name: map_values(_native, array) for name, array in batch.items()}
-        yield plain_bools(native)
+        yield plain_bools({name: map_values(native, array) for name, array in batch.items()})
     if samples != schema.samples:
         problem = f"source {source.name} yielded another number of samples than its schema has"
         raise SourceError(
             problem, "wrong-length", expected=f"{schema.samples:,}", found=f"{samples:,}", hint=CLOSE_WRITERS
         )
-
-
-def _native(array: Array) -> Array:
-    return np.ascontiguousarray(array, native_dtype(array.dtype))
 
 
 def prefetched(batches: Iterator[Batch]) -> Generator[Batch, None, None]:

@@ -138,8 +138,6 @@ class TextTable(formats.Detectable):
 class CsvAdapter(TextTable):
     """Adapter for .csv and .tsv."""
 
-    name = variant = "csv"
-
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the columns in the first line, or of those named after `::`.
 
@@ -333,8 +331,6 @@ NARROW = ("uint16", "uint32")
 class JsonlAdapter(TextTable):
     """Adapter for .jsonl."""
 
-    name = variant = "jsonl"
-
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the keys of the lines, or of those named after `::`.
 
@@ -345,10 +341,13 @@ class JsonlAdapter(TextTable):
         for piece in _pieces(path):
             known += [name for name in piece.schema.names if name not in known]
             names = formats.select_arrays(path, known, chosen)
-            _check_numbers(path, piece.schema, [name for name in names if name in piece.schema.names])
+            every = {one.name: one.type for one in piece.schema}
+            numbers = [name for name, kind in every.items() if _is_number(kind)]
+            if refused := {name: every[name] for name in names if name in every and name not in numbers}:
+                raise formats.unstorable_columns(path, refused, numbers)
             for name in names:
                 key = keys.setdefault(name, Key(path, name, Numbers(f"key {shortened(name)}")))
-                if name not in piece.schema.names:
+                if name not in every:
                     raise key.missing(samples)
                 if samples and key.numbers.kind is None:
                     raise key.missing(0)
@@ -424,13 +423,6 @@ class Key:
         problem = f"key {shortened(self.name)} holds another kind of value from about sample {before:,} on"
         expected = f"list of {self.numbers.kind}" if self.is_list else self.numbers.kind
         return CorruptArtifact(problem, "not-a-table", self.path, expected=expected, found=kind)
-
-
-def _check_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
-    """Raise CorruptArtifact, with the selection of the others, if keys hold no numbers or lists of them."""
-    numbers = [one.name for one in schema if _is_number(one.type)]
-    if refused := {name: schema.field(name).type for name in names if name not in numbers}:
-        raise formats.unstorable_columns(path, refused, numbers)
 
 
 def _is_number(kind: Any) -> bool:

@@ -34,8 +34,6 @@ Content: TypeAlias = "torch.Tensor | list[torch.Tensor] | CorruptArtifact"
 class TorchAdapter(formats.Detectable):
     """The methods of a format that the sandbox uses."""
 
-    name = variant = "torch"
-
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of a file's tensors, or of those named after `::`; the first axis is samples."""
         path, chosen = formats.split_selection(path)
