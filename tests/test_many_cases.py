@@ -52,7 +52,7 @@ def test_the_table_counts_omitted_cases_and_wide_shows_them_all(summary):
 def test_no_line_of_an_answer_and_its_tables_is_longer_than_100(records, capsys):
     few = rounds_of(STEADY) + rounds_of(STEADY, variant="memmap", loader="dataloader")
     for shown in (few, records):
-        runs.records(shown, name="run")
+        runs.records(shown, runs.TableOptions(), "run")
         assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 

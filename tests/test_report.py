@@ -150,13 +150,12 @@ def test_speed_is_drawn_against_what_runs_vary():
         return rounds_of(times(size / 64), chosen={"batch_size": size})
 
     cases = summarise([*sized(64), *sized(128), *rounds_of(STEADY, variant="lmdb")]).cases
-    drawn = {axis.name: charts.series(cases, axis) for axis in charts.axes(cases)}
-    rows = drawn.pop("batch_size")
-    assert [(row["series"], row["batch_size"], row["bytes_per_s"]) for row in rows] == [
+    (drawn,) = charts.spanning(cases)
+    assert drawn.axis == "batch_size"
+    assert [(row["series"], row["batch_size"], row["bytes_per_s"]) for row in drawn.rows] == [
         ("npy · native", 64, 1000.0 * MIB),
         ("npy · native", 128, 2000.0 * MIB),
     ]
-    assert not any(drawn.values())
 
 
 def test_speed_is_drawn_against_options_of_loaders_too():

@@ -14,6 +14,7 @@ from iobench.results.parts import RankPart
 from iobench.results.record_file import plain
 from iobench.results.scaling_curve import curves
 from iobench.terminal import scaling
+from iobench.terminal.runs import TableOptions
 
 
 def over(*speeds):
@@ -123,8 +124,7 @@ def test_all_numbers_of_ranks_share_the_time(tmp_path, monkeypatch):
         now[0] += given[-1] + 4.0  # to start its ranks
         return 0
 
-    times = scaling.TimeShares(60.0, 97.0)
-    scaling.over_ranks([1, 2, 4], [], tmp_path / "r.jsonl", 0.05, False, False, False, launch, times)
+    scaling.over_ranks([1, 2, 4], [], tmp_path / "r.jsonl", TableOptions(), launch, ends_at=97.0 + 60.0)
     assert given == [19.0, 13.0, 13.0], "a third of 57 s; half of 34 less 4; 17 less 4"
     assert now[0] == 97.0 + 60.0
 
@@ -132,7 +132,7 @@ def test_all_numbers_of_ranks_share_the_time(tmp_path, monkeypatch):
 def test_without_a_time_none_is_given(tmp_path):
     launched = []
     launch = lambda number, arguments, say: launched.append(arguments) or 0  # noqa: E731
-    scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", 0.05, False, False, False, launch)
+    scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", TableOptions(), launch, ends_at=None)
     assert launched == [["run", "--out", str(tmp_path / "r.jsonl")]] * 2
 
 
@@ -146,7 +146,7 @@ def test_an_interrupt_shows_what_was_measured_and_starts_no_more_ranks(tmp_path,
         say("iobench: interrupted; the rounds measured so far are saved; resume with: …")  # of rank 0
         raise KeyboardInterrupt
 
-    end = scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", 0.05, False, False, False, launch)
+    end = scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", TableOptions(), launch, ends_at=None)
     assert (end, started) == (INTERRUPTED, [1])
     printed = capfd.readouterr()
     assert "MiB/s" in printed.out

@@ -16,18 +16,7 @@ _IN_TEXT = re.compile(
     r"(?<=')(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/\s'][^']*"  # in quotes, also with spaces
     r"|(?<![\w./])(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/\s]\S*[^\s?.,;:'\")]"
 )
-_NAMES = (
-    "KEY",
-    "KEY_ID",
-    "SECRET",
-    "TOKEN",
-    "PASSWORD",
-    "PASSWD",
-    "CREDENTIAL",
-    "CREDENTIALS",
-    "STRING",
-    "BASE64",
-)
+_NAMES = tuple("KEY KEY_ID SECRET TOKEN PASSWORD PASSWD CREDENTIAL CREDENTIALS STRING BASE64".split())
 _AWS_KEY_ID = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")  # in any text: a role's is in no variable
 
 

@@ -1,30 +1,4 @@
-"""Errors that a user can act on: built from fields, rendered as one line.
-
-IobenchError
-├ InvalidOption        + ValueError          an option that does not exist, or a value it cannot take
-├ InvalidSettings      + ValueError          settings of a run that exclude each other
-├ UnknownFormat        + LookupError         no such format; lists the known names
-├ UnsupportedSchema    + ValueError          samples that a format cannot hold
-├ MissingDependency    + ImportError         a library is not installed; gives the pip command
-├ BrokenPlugin                               a package offers a format or loader that cannot be used
-├ ArtifactExists       + FileExistsError     something is in the way; names --overwrite
-├ CorruptArtifact      + ValueError          a file does not hold what was written
-├ SourceError          + ValueError          data that cannot be read or stored
-├ ManifestError        + ValueError          a dataset folder is missing, damaged or not from iobench
-├ PrepareError         + OSError             the disk or the folder refused a write
-├ DeviceUnavailable    + RuntimeError        no such device on this machine
-├ ColdCacheUnavailable + RuntimeError        the page cache could not be emptied of a dataset
-├ SystemRefused        + OSError             no process, no temporary folder, no /proc
-├ LoaderFailed         + RuntimeError        a loader or one of its workers died
-├ CaseDied             + RuntimeError        the process of a case died or hung
-├ RankLost             + RuntimeError        a rank died, hangs or never started
-├ RanksDiffer          + ValueError          ranks with different data, settings or versions
-├ WrongContent         + RuntimeError        the bytes on the device are not those of the dataset
-├ RecordError          + ValueError          a file of records cannot be written or read
-├ NotComparable        + ValueError          records that do not measure the same thing
-├ ReportError          + OSError             a report cannot be written
-└ TargetError          + RuntimeError        a user-defined loader cannot be made, fails or hangs
-"""
+"""Errors that a user can act on: built from fields, rendered as one line."""
 
 from __future__ import annotations
 
@@ -224,6 +198,11 @@ class TargetError(IobenchError, RuntimeError):
     """A user-defined loader cannot be made, raises or hangs; `traceback` says where, if known."""
 
 
+def conflict(problem: str, hint: str) -> InvalidSettings:
+    """Return the error for options that exclude each other."""
+    return InvalidSettings(problem, kind="conflicting-options", hint=hint)
+
+
 @contextmanager
 def needing(what: str, extra: str) -> Iterator[None]:
     """Convert an ImportError in the body: `what` needs a library, which an extra of iobench installs."""
@@ -242,20 +221,12 @@ REPREPARE = "prepare it again with the same options to repair it"  # for artifac
 
 def no_permission(cls: type[_Error], path: str | os.PathLike[str] | None) -> _Error:
     """Return the error for a file or folder that this user may not read."""
-    return cls(
-        "no permission to read it",
-        kind="no-permission",
-        path=path,
-        found=f"user {_user()}",
-        hint="run iobench as its owner, or let this user read it",
-    )
-
-
-def _user() -> str:
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a container's user without a name
-        return str(os.geteuid())
+        user = str(os.geteuid())
+    hint = "run iobench as its owner, or let this user read it"
+    return cls("no permission to read it", kind="no-permission", path=path, found=f"user {user}", hint=hint)
 
 
 def corrupt(path: Path, expected: object, found: object, kind: str | None = None) -> CorruptArtifact:

@@ -28,13 +28,8 @@ def deferred(once: bool = True) -> Iterator[Check]:
     """Defer Ctrl-C: note it, and raise KeyboardInterrupt in the function that the block receives.
 
     A KeyboardInterrupt raised at an arbitrary point can be lost in a callback, or leave a worker in the
-    middle of a message.
-
-    Parameters
-    ----------
-    once : bool
-        If True, a second Ctrl-C acts at once. If False, all are deferred: torchrun passes on to its ranks
-        a Ctrl-C that the terminal has sent to them already.
+    middle of a message. `once`: a second Ctrl-C acts at once. Otherwise all are deferred: torchrun passes on
+    to its ranks a Ctrl-C that the terminal has sent to them already.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives Ctrl-C
         yield lambda: None

@@ -189,13 +189,7 @@ def _option(spec: dataclasses.Field[Any], hint: Any) -> Option:
 
 
 def build(cls: type[T], options: Mapping[str, Any]) -> T:
-    """Return an object of the class with these options.
-
-    Raises
-    ------
-    InvalidOption
-        Kind ``unknown-option`` or ``invalid-value``.
-    """
+    """Return an object of the class with these options; InvalidOption for an unknown one or its value."""
     known = [spec.name for spec in declared(cls)]
     for key in options:
         if key not in known:
@@ -208,13 +202,7 @@ def build(cls: type[T], options: Mapping[str, Any]) -> T:
 
 
 def read_word(cls: type[T], variant: str) -> T:
-    """Return the object of the class that a variant denotes.
-
-    Raises
-    ------
-    InvalidOption
-        Kind ``malformed-option``, ``repeated-option``, ``unknown-option`` or ``invalid-value``.
-    """
+    """Return the object of the class that a variant denotes; InvalidOption where it denotes none."""
     specs = {spec.name: spec for spec in declared(cls)}
     options: dict[str, Any] = {}
     text = variant.partition(":")[2]

@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points, metadata
 from typing import Any, Generic, TypeVar
 
 from iobench.base.errors import BrokenPlugin, IobenchError, MissingDependency
-from iobench.base.options import Option, Options, build, declared, read_word, word
+from iobench.base.options import Options, build, declared, read_word, word
 from iobench.base.text import reason, suggestion
 
 T = TypeVar("T", bound=Options)
@@ -72,12 +72,23 @@ class Registry(Generic[T]):
 
     def class_of(self, name: str) -> type[T]:
         """Import and return the class of that name, even if a library that it needs is missing."""
-        offers = self._offered().get(name, ())
+        offers, kind = self._offered().get(name, ()), self._base.kind
         if len(offers) > 1:
-            raise self._ambiguous(name, offers)
-        if not offers:
-            raise self._not_known(name)
-        return self._load(offers[0])
+            raise BrokenPlugin(
+                f"several packages offer {kind} {name}",
+                kind="ambiguous-name",
+                found=" and ".join(map(_origin, offers)),
+                hint="uninstall all but one",
+            )
+        if offers:
+            return self._load(offers[0])
+        if "," in name:
+            several = (f"--{kind} {one}" for one in name.split(","))
+            hint = f"repeat the option to give several: {' '.join(several)}"
+        else:
+            word, known = name.partition(":")[0].lower(), self.names()
+            hint = f"{suggestion(self.meant(word) or word, known)}known: {', '.join(known)}"
+        raise self._unknown(f"unknown {kind} {name!r}", kind=f"unknown-{kind}", hint=hint)
 
     def get(self, name: str, **options: Any) -> T:
         """Return the member of that name with these options; InvalidOption for an unknown option."""
@@ -101,12 +112,19 @@ class Registry(Generic[T]):
             usable = "yes"
         except MissingDependency as error:
             usable = str(error)
-        options = [_plain(spec) for spec in declared(cls)]
+        options = [
+            asdict(spec)
+            | {
+                "type": spec.type.__name__,
+                "default": _shown(spec.default),
+                "choices": spec.choices and list(map(_shown, spec.choices)),
+            }
+            for spec in declared(cls)
+        ]
         return {"name": name, "summary": cls.summary, "usable": usable, "options": options}
 
     @functools.cached_property  # a class is requested for every variant, and evaluating type hints is slow
     def _attributes(self) -> tuple[str, ...]:
-        """Return the attributes that a class must have."""
         return tuple(typing.get_type_hints(self._base))
 
     def _offered(self) -> dict[str, tuple[EntryPoint, ...]]:
@@ -145,29 +163,6 @@ class Registry(Generic[T]):
             return "incomplete-class", f"the methods {', '.join(sorted(undone))}", "none"
         declared(cls)  # TypeError if a dataclass field is not an option
         return None
-
-    def _not_known(self, name: str) -> IobenchError:
-        kind, known = self._base.kind, self.names()
-        hint = f"known: {', '.join(known)}"
-        if "," in name:
-            hint = "repeat the option to give several: " + " ".join(
-                f"--{kind} {one}" for one in name.split(",")
-            )
-        else:
-            hint = self._suggestion(name.partition(":")[0].lower(), known) + hint
-        return self._unknown(f"unknown {kind} {name!r}", kind=f"unknown-{kind}", hint=hint)
-
-    def _suggestion(self, name: str, known: list[str]) -> str:
-        """Suggest the known name that a word usually stands for, or else one spelled alike, if any."""
-        return suggestion(self.meant(name) or name, known)
-
-    def _ambiguous(self, name: str, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
-        return BrokenPlugin(
-            f"several packages offer {self._base.kind} {name}",
-            kind="ambiguous-name",
-            found=" and ".join(map(_origin, offers)),
-            hint="uninstall all but one",
-        )
 
 
 @functools.lru_cache(maxsize=8)
@@ -221,24 +216,14 @@ def is_installed(module: str) -> bool:
 
 
 def _required(offer: EntryPoint) -> set[str]:
-    """Return the names of the packages that an entry point's package requires."""
-    requirements = offer.dist.requires if offer.dist else None
-    return {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements or ()}
+    requirements = (offer.dist and offer.dist.requires) or ()
+    return {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
 
 
 @functools.cache  # reading a package's metadata takes milliseconds
 def _origin(offer: EntryPoint) -> str:
     package = offer.dist.name if offer.dist else "a package"
     return f"{package} ({offer.value})"
-
-
-def _plain(spec: Option) -> dict[str, Any]:
-    choices = None if spec.choices is None else [_shown(choice) for choice in spec.choices]
-    return asdict(spec) | {
-        "type": spec.type.__name__,
-        "default": _shown(spec.default),
-        "choices": choices,
-    }
 
 
 def _shown(value: Any) -> Any:

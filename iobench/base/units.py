@@ -19,20 +19,10 @@ MAX_AXES = 31  # of one sample; HDF5 allows 32 with the axis of samples
 
 
 def parse_elements(text: str, item_bytes: int = 1) -> int:
-    """Parse a size into elements: a plain number counts elements, one with a unit counts bytes.
+    """Parse a size such as `1e7`, `2_000_000` or `4GiB` into elements: one with a unit counts bytes.
 
-    Parameters
-    ----------
-    text : str
-        Such as `1e7`, `2_000_000` or `4GiB`.
-    item_bytes : int
-        Bytes of one element.
-
-    Raises
-    ------
-    InvalidSettings
-        If the text is no positive whole number (`invalid-size`), is less than one element or larger than
-        any disk (`out-of-range`).
+    InvalidSettings if it is no positive whole number (`invalid-size`), is less than one element or larger
+    than any disk (`out-of-range`).
     """
     shown = repr(shortened(text))
     match = re.fullmatch(r"\s*([0-9_.eE+-]+)\s*([A-Za-z]*)\s*", text)

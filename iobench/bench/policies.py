@@ -27,7 +27,7 @@ from iobench.results import stats
 from iobench.results.cases import Label
 from iobench.results.record import Record
 from iobench.results.run_warning import LONGER, Values
-from iobench.results.stats import Verdict, by_speed, verdict_on
+from iobench.results.stats import Verdict, median_rates, verdict_on
 
 T = TypeVar("T")
 Rates = Mapping[str, Mapping[int, float]]  # samples/s of each remaining case, by its key and by round
@@ -480,7 +480,7 @@ class SuccessiveHalving(TimedPolicy):
 
     def behind(self, rates: Rates) -> list[str]:
         """Return the cases that are clearly behind the fastest."""
-        fastest, *others = by_speed(rates)
+        fastest, *others = median_rates(rates)
         lost = [key for key in others if _lost(rates[fastest], rates[key], len(others))]
         if len(rates[fastest]) >= stats.PAIRED_ROUNDS:
             return lost

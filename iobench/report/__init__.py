@@ -31,36 +31,9 @@ def write(
 ) -> list[Path]:
     """Write the page, and a PNG and SVG of each chart into a folder.
 
-    An existing file is replaced atomically after everything has been drawn; a failure leaves it unchanged.
-
-    Parameters
-    ----------
-    records
-        Records of one or several runs.
-    path : Path
-        The page.
-    pictures : Path, optional
-        Folder for the images.
-    studies
-        Results of studies, at the end of the page.
-    trends
-        Trends of the same cases over several runs, drawn as a chart.
-    recommended
-        Recommendations, each with a section of its own.
-
-    Returns
-    -------
-    list of Path
-        The files that were written, the page first.
-
-    Raises
-    ------
-    RecordError
-        Without records, studies and recommendations.
-    ReportError
-        If a file cannot be written.
-    MissingDependency
-        Without the plotting libraries.
+    Return the files that were written, the page first. An existing file is replaced atomically after
+    everything has been drawn; a failure leaves it unchanged. RecordError without records, studies and
+    recommendations, ReportError if a file cannot be written, MissingDependency without plotting libraries.
     """
     if not records and not studies and not recommended:
         raise RecordError("no records to report", kind="no-runs", hint="measure some with 'iobench run'")

@@ -47,23 +47,15 @@ def speeds(rows: list[Row]) -> Any:
             "time": row["relative time"],
             "low": row["relative time low"] or row["relative time"],
             "high": row["relative time high"] or row["relative time"],
-            "text": f"{row['relative time']:.2f}"
-            if row["relative time"] < 10
-            else f"{row['relative time']:.0f}",
+            "text": f"{row['relative time']:{'.2f' if row['relative time'] < 10 else '.0f'}}",
         }
         for row in rows
     ]
-    used = {row["standing"] for row in rows}
-    colours = {name: colour for name, colour in style.STANDINGS.items() if name in used}
     scale, axis = style.logarithmic([row[end] for row in shown for end in ("low", "high")], room=1.5)
     time = alt.X("time:Q", title="relative time (logarithmic)", scale=scale, axis=axis)
     base = alt.Chart(style.data(shown)).encode(
         y=_names(shown),
-        color=alt.Color(
-            "standing:N",
-            scale=alt.Scale(domain=list(colours), range=list(colours.values())),
-            legend=style.legend(),
-        ),
+        color=style.colour(rows, "standing", style.STANDINGS),
         tooltip=style.tips("case", "time", "low", "high"),
     )
     ends = base.mark_rule(strokeWidth=3, opacity=0.45).encode(x=alt.X("low:Q", title=""), x2="high:Q")
@@ -76,8 +68,6 @@ def speeds(rows: list[Row]) -> Any:
 
 def stages(rows: list[Row]) -> Any:
     """Return a bar for each case, stacked by the stages of its epochs."""
-    used = {row["stage"] for row in rows}
-    colours = {stage: colour for stage, colour in style.STAGE_COLOURS.items() if stage in used}
     chart = (
         alt.Chart(style.data(rows))
         .mark_bar(size=12)
@@ -90,11 +80,7 @@ def stages(rows: list[Row]) -> Any:
                 scale=alt.Scale(domain=[0, 1]),
             ),
             order=alt.Order("place:Q"),
-            color=alt.Color(
-                "stage:N",
-                scale=alt.Scale(domain=list(colours), range=list(colours.values())),
-                legend=style.legend(),
-            ),
+            color=style.colour(rows, "stage", style.STAGE_COLOURS),
             tooltip=style.tips("case", "stage", "seconds", "share"),
         )
     )
@@ -160,7 +146,7 @@ def over_runs(rows: list[Row]) -> Any:
     shown = [{**row, **_mib(row)} for row in rows]
     base = alt.Chart(style.data(shown)).encode(
         x=alt.X("when:T", title="end of the run (UTC)", axis=alt.Axis(tickCount=5)),
-        color=style.series("case", list(dict.fromkeys(row["case"] for row in rows)), columns=1),
+        color=style.colour(rows, "case"),
         detail=alt.Detail("key:N"),
     )
     return _with_intervals(base, shown, style.tips("case", "run", "MiB/s", "background load"))
@@ -178,7 +164,7 @@ def against(rows: list[Row], what: str) -> Any:
             scale=alt.Scale(type="log", base=2) if values[0] > 0 else alt.Scale(),
             axis=alt.Axis(values=values, format=",~r"),
         ),
-        color=style.series("series", list(dict.fromkeys(row["series"] for row in rows)), columns=1),
+        color=style.colour(rows, "series"),
         detail=alt.Detail("key:N"),
     )
     return _with_intervals(base, shown, style.tips("series", "x", "MiB/s"))

@@ -111,7 +111,6 @@ def _image(chart: Chart) -> str:
 
 
 def _concatenated(specs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return charts below each other as one specification."""
     first, *others = specs
     if not others:
         return first

@@ -25,7 +25,7 @@ from iobench.results.display import Block, Chart, table
 from iobench.results.record import Record
 from iobench.results.run_warning import LONGER, RunWarning, warning_blocks
 from iobench.results.scaling_curve import curves
-from iobench.results.summary import CaseSummary, Context, summarise
+from iobench.results.summary import Context, summarise
 from iobench.results.trend import Trend
 from iobench.results.warnings import warnings_of
 from iobench.studies import StudyResult
@@ -91,7 +91,9 @@ def page(
         warnings = warning_blocks(_warnings(head, records) if head else [])
         return Page([answer], [Section("", [*warnings]), *advised, *claims])
     summary = summarise(records)
-    contexts, machines = summary.contexts, _machines(records)
+    contexts = summary.contexts
+    machines = list({tuple(about.items()): about for about in map(_about, records)}.values())
+    every_metric = [*identity_columns(summary.cases), *metric_columns(summary.cases, wide=True)]
     answered = [head.findings[0]] if head else verdict.answer(summary)
     _, *tables = blocks_of(summary)
     behind = [_section(one, number, len(contexts) > 1) for number, one in enumerate(contexts, 1)]
@@ -110,9 +112,9 @@ def page(
             *advised[: len(about)],
             *behind[: charts.MAX_CONTEXTS],
             Section("Across settings", [Block("chart", chart=one) for one in spanning]),
-            _every_metric(summary.cases),
+            Section("Every metric", [Block("table", columns=every_metric)], folded=True),
             *advised[len(about) :],
-            Section("Machine and dataset", [_facts(one) for one in machines]),
+            Section("Machine and dataset", [table(("", ""), one.items()) for one in machines]),
             *claims,
         ],
     )
@@ -127,27 +129,17 @@ def _section(context: Context, number: int, several: bool) -> Section:
     return Section(title, [*sentence, *(Block("chart", chart=one) for one in drawn)])
 
 
-def _every_metric(cases: Sequence[CaseSummary]) -> Section:
-    columns = [*identity_columns(cases), *metric_columns(cases, wide=True)]
-    return Section("Every metric", [Block("table", columns=columns)], folded=True)
-
-
-def _facts(machine: dict[str, str]) -> Block:
-    return table(("", ""), machine.items())
-
-
 def _advised(one: Recommendation, number: int, said: bool, warned: bool) -> Section:
     """Return a recommendation without its answer and warnings, where these head the page."""
     elsewhere = [*(["answer"] if said else []), *(["warning"] if warned else [])]
-    blocks = (block for block in one.blocks() if block.style not in elsewhere)
-    return Section(f"Recommendation for {one.dataset}", [_numbered(block, number) for block in blocks])
-
-
-def _numbered(block: Block, number: int) -> Block:
-    """Return the block of a recommendation with a name for its chart that no other chart has."""
-    if block.chart is None:
-        return block
-    return replace(block, chart=replace(block.chart, name=f"recommended-{number}-{block.chart.name}"))
+    blocks = [  # the name of a chart is that of a file
+        replace(block, chart=replace(block.chart, name=f"recommended-{number}-{block.chart.name}"))
+        if block.chart
+        else block
+        for block in one.blocks()
+        if block.style not in elsewhere
+    ]
+    return Section(f"Recommendation for {one.dataset}", blocks)
 
 
 def _warnings(one: Recommendation, records: Sequence[Record]) -> list[RunWarning]:
@@ -162,15 +154,8 @@ def _rests_on(one: Recommendation, records: Sequence[Record]) -> bool:
     return all(record.settings_key in keys and record.time[:19] <= one.time[:19] for record in records)
 
 
-def _machines(records: Sequence[Record]) -> list[dict[str, str]]:
-    """Return each combination of machine and dataset."""
-    combinations: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
-    for about in map(_about, records):
-        combinations.setdefault(tuple(about.items()), about)
-    return list(combinations.values())
-
-
 def _about(record: Record) -> dict[str, str]:
+    """Return the facts of machine and dataset in words."""
     machine, dataset, gpu = record.machine, record.dataset, record.machine.gpu
     fields = "; ".join(record.facets["fields"])
     sample_bytes, size = record.timing.logical_bytes / record.timing.samples, f"unknown size ({fields})"

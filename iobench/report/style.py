@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -55,11 +56,6 @@ def data(rows: Sequence[Row]) -> Any:
     return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
 
 
-def legend(columns: int = 3) -> Any:
-    """Return a legend above the chart, in so many columns."""
-    return alt.Legend(orient="top", title=None, columns=columns, symbolOpacity=1)
-
-
 def far_apart(values: Sequence[float]) -> bool:
     """Return whether a linear axis would hide the small values."""
     positive = [value for value in values if value > 0]
@@ -73,15 +69,16 @@ def logarithmic(values: Sequence[float], room: float = 1.0) -> tuple[Any, Any]:
     return scale, alt.Axis(values=_ticks(low, high), format=",~r")
 
 
-def series(field: str, domain: Sequence[str], columns: int) -> Any:
-    """Return a color for each name of `domain`, with a legend above the chart."""
-    colours = [SCHEME[place % len(SCHEME)] for place in range(len(domain))]
-    return alt.Color(
-        field=field,
-        type="nominal",
-        scale=alt.Scale(domain=list(domain), range=colours),
-        legend=legend(columns),
-    )
+def colour(rows: Sequence[Row], field: str, known: Mapping[str, str] | None = None) -> Any:
+    """Return a color for each value of a field, known or in order, with a legend above the chart."""
+    names = dict.fromkeys(row[field] for row in rows)
+    if known is None:
+        colours = dict(zip(names, itertools.cycle(SCHEME), strict=False))
+    else:
+        colours = {name: colour for name, colour in known.items() if name in names}
+    legend = alt.Legend(orient="top", title=None, columns=1 if known is None else 3, symbolOpacity=1)
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(field=field, type="nominal", scale=scale, legend=legend)
 
 
 def tips(*names: str) -> list[Any]:

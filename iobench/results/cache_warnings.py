@@ -10,8 +10,8 @@ from iobench.base import thresholds
 from iobench.base.thresholds import LARGER_THAN_MEMORY
 from iobench.base.units import bytes_text, counted, rate_text
 from iobench.results import cases
-from iobench.results.record import Record
-from iobench.results.run_warning import CaseCheck, Check, Rounds, RunWarning, above
+from iobench.results.record import Record, Rounds
+from iobench.results.run_warning import CaseCheck, Check, RunWarning, above
 
 OVERREAD = 1.25  # of what a part delivered, from which on an epoch would find much of it in memory
 

@@ -12,8 +12,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
+from iobench.base import grouped
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results.record import Facets, Record, key_of
 
@@ -99,26 +101,18 @@ def trains(facets: Facets) -> bool:
 
 def by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records by the key of their case, in order of first appearance."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.key, []).append(record)
-    return groups
+    return grouped((record.key, record) for record in records)
 
 
 def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records by their run, in order of first appearance."""
-    runs: dict[str, list[Record]] = {}
-    for record in records:
-        runs.setdefault(record.run, []).append(record)
-    return runs
+    return grouped((record.run, record) for record in records)
 
 
 def by_context(groups: Groups) -> list[dict[str, Sequence[Record]]]:
     """Split cases by their context."""
-    contexts: dict[str, dict[str, Sequence[Record]]] = {}
-    for key, rounds in groups.items():
-        contexts.setdefault(context_of(rounds[0].facets), {})[key] = rounds
-    return list(contexts.values())
+    contexts = grouped((context_of(rounds[0].facets), (key, rounds)) for key, rounds in groups.items())
+    return [dict(context) for context in contexts.values()]
 
 
 def context_of(facets: Facets) -> str:
@@ -133,25 +127,25 @@ def context_title(facets: Facets, among: Sequence[Facets]) -> str:
 
 def labels(cases: Mapping[str, Facets]) -> dict[str, Label]:
     """Return the label of each case, with every facet that differs among these cases."""
-    shown = [name for name in varying(list(cases.values())) if name != "isolated" or _chosen(cases)]
-    options = _varying_options(list(cases.values()))
-    return {
-        key: Label(
-            str(facets["format"]),
-            ", ".join([str(facets["loader"]), *_option_texts(facets, options)]),
-            {name: text_of(name, facets[name]) for name in shown if facets.get(name) is not None},
-        )
-        for key, facets in cases.items()
+    shown = varying(list(cases.values()))
+    processes = {(str(one["loader"]), one.get("isolated")) for one in cases.values()}
+    if "isolated" in shown and len(processes) == len({loader for loader, _ in processes}):
+        shown.remove("isolated")  # the loader determines it
+    by_loader = grouped((str(one["loader"]), one.get("options") or {}) for one in cases.values())
+    options = {
+        loader: [name for name in dict.fromkeys(chain(*several)) if len(_values(several, name)) > 1]
+        for loader, several in by_loader.items()
     }
 
+    def labelled(facets: Facets) -> Label:
+        loader, own = str(facets["loader"]), facets.get("options") or {}
+        return Label(
+            str(facets["format"]),
+            ", ".join([loader, *(f"{name} {option_text(own.get(name))}" for name in options[loader])]),
+            {name: text_of(name, facets[name]) for name in shown if facets.get(name) is not None},
+        )
 
-def _chosen(cases: Mapping[str, Facets]) -> bool:
-    """Return whether some loader is measured both isolated and in iobench's process.
-
-    Otherwise the loader determines it, and a label need not say so.
-    """
-    loaders = {str(facets["loader"]) for facets in cases.values()}
-    return len({(str(f["loader"]), f.get("isolated")) for f in cases.values()}) > len(loaders)
+    return {key: labelled(facets) for key, facets in cases.items()}
 
 
 def labels_of(groups: Groups) -> dict[str, Label]:
@@ -174,9 +168,14 @@ def varying(cases: Sequence[Facets]) -> list[str]:
     return differing
 
 
+def facet_of(name: str) -> Facet:
+    """Return the facet of that name, also of one that another version of iobench recorded."""
+    return FACETS.get(name) or Facet(name, lambda value: f"{name} {value}")
+
+
 def text_of(name: str, value: Any) -> str:
     """Return a facet's value in words."""
-    return FACETS[name].text(value) if name in FACETS else f"{name} {value}"
+    return facet_of(name).text(value)
 
 
 def option_text(value: Any) -> str:
@@ -190,48 +189,25 @@ def _values(cases: Sequence[Facets], name: str) -> set[str]:
     return {json.dumps(facets.get(name), sort_keys=True, default=str) for facets in cases}
 
 
-def _varying_options(cases: Sequence[Facets]) -> dict[str, list[str]]:
-    """Return, by loader, the options that have several values among the cases of that loader."""
-    by_loader: dict[str, list[Facets]] = {}
-    for facets in cases:
-        by_loader.setdefault(str(facets["loader"]), []).append(dict(facets.get("options") or {}))
-    return {
-        loader: [
-            name
-            for name in dict.fromkeys(name for options in several for name in options)
-            if len(_values(several, name)) > 1
-        ]
-        for loader, several in by_loader.items()
-    }
-
-
-def _option_texts(facets: Facets, options: Mapping[str, Sequence[str]]) -> list[str]:
-    own = facets.get("options") or {}
-    return [f"{name} {option_text(own.get(name))}" for name in options[str(facets["loader"])]]
-
-
-Resource = tuple[str, str, str]  # the run, the name of the limit, the device
-
-
-def resource_of(record: Record) -> Resource | None:
-    """Return the resource that a record's limit belongs to; None without a sampled limit."""
-    limit = record.limit
-    if limit is None or limit.now_bytes_per_s is None:
-        return None
-    return record.run, limit.name, str(record.case.get("device"))
-
-
 def with_common_limits(records: Sequence[Record]) -> list[Record]:
     """Return the records with one limit per resource of a run: its highest rate in any round.
 
     The share of the limit that a case reaches can then be compared with that of another case.
     """
-    highest: dict[Resource, float] = {}
-    for record in records:
-        if (resource := resource_of(record)) is not None and record.limit is not None:
-            stored = record.limit.bytes_per_s / record.limit.logical_per_byte
-            highest[resource] = max(stored, highest.get(resource, 0.0))
-    return [_with_limit(record, highest) for record in records]
+    sampled = {
+        number: ((record.run, limit.name, str(record.case.get("device"))), limit)
+        for number, record in enumerate(records)
+        if (limit := record.limit) is not None and limit.now_bytes_per_s is not None
+    }
+    stored = grouped((key, limit.bytes_per_s / limit.logical_per_byte) for key, limit in sampled.values())
+    highest = {key: max(rates) for key, rates in stored.items()}
+    result = list(records)
+    for number, (key, limit) in sampled.items():
+        record = records[number]
+        result[number] = copy(record)  # not `replace`: facets and key are not computed again
+        common = replace(limit, bytes_per_s=highest[key] * limit.logical_per_byte)
+        vars(result[number]).update(limit=common, facets=record.facets, key=record.key)
+    return result
 
 
 def measured_rates(records: Iterable[Record]) -> dict[str, list[float]]:
@@ -245,14 +221,3 @@ def measured_rates(records: Iterable[Record]) -> dict[str, list[float]]:
             if not known or abs(known[-1] / now - 1) > 1e-9:  # several records may share a sample
                 known.append(now)
     return rates
-
-
-def _with_limit(record: Record, highest: Mapping[Resource, float]) -> Record:
-    resource = resource_of(record)
-    if resource is None or record.limit is None:
-        return record
-    bytes_per_s = highest[resource] * record.limit.logical_per_byte
-    changed = copy(record)  # not `replace`: facets and key are not computed again
-    limit = replace(record.limit, bytes_per_s=bytes_per_s)
-    vars(changed).update(limit=limit, facets=record.facets, key=record.key)
-    return changed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from iobench.base.units import heading_of
@@ -14,7 +15,7 @@ from iobench.results.cases import FACETS
 from iobench.results.columns import choices
 from iobench.results.display import Chart, Row
 from iobench.results.metrics import BY_NAME
-from iobench.results.record import Facets, key_of
+from iobench.results.record import key_of
 from iobench.results.scaling_curve import Curve
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context
@@ -97,17 +98,16 @@ def spanning(summaries: Sequence[CaseSummary], curves: Sequence[Curve] = ()) -> 
 
     `curves` are those over ranks, whose sentences join the caption.
     """
-    for axis in axes(summaries):
-        if lines := series(summaries, axis):
-            title = f"Speed by {heading(axis.name)}"
+    for axis, point in axes(summaries):
+        if lines := series(summaries, axis, point):
             keys = dict.fromkeys(row["key"] for row in lines)
             caption = "Cases measured at several values, with all else equal."
             if len(keys) > MAX_LINES:
                 caption += f" The chart shows the {MAX_LINES} fastest, the table all {len(keys)}."
-            if axis.name == "world_size":
+            if axis == "world_size":
                 caption += "".join(f" {curve.sentence}" for curve in curves if len(curve.points) > 1)
-            name = f"by-{_UNSAFE.sub('-', axis.name)}"
-            yield Chart("against", name, title, caption, lines, [*keys][:MAX_LINES], axis.name)
+            title, name = f"Speed by {heading(axis)}", f"by-{_UNSAFE.sub('-', axis)}"
+            yield Chart("against", name, title, caption, lines, [*keys][:MAX_LINES], axis)
 
 
 def over_runs(trends: Sequence[Trend]) -> Iterator[Chart]:
@@ -134,32 +134,41 @@ def over_runs(trends: Sequence[Trend]) -> Iterator[Chart]:
     yield Chart("over_runs", "over-runs", "Speed over runs", caption, rows, drawn)
 
 
-@dataclass(frozen=True)
-class Axis:
-    """A number in which cases may differ: its value for a case, and the case's facets without it."""
-
-    name: str
-    value: Callable[[CaseSummary], float | None]
-    rest: Callable[[Facets], dict[str, Any]]
+# of a case: its value of an axis, and its facets without that axis
+Point = Callable[[CaseSummary], tuple[Any, dict[str, Any]]]
 
 
-def axes(summaries: Sequence[CaseSummary]) -> list[Axis]:
-    """Return an axis for every numeric facet, every numeric loader option, and the dataset's size."""
-    names = dict.fromkeys([*FACETS, *(name for case in summaries for name in case.facets)])
-    facets = [name for name in names if any(_is_number(case.facets.get(name)) for case in summaries)]
-    counts = [name for name in facets if name not in ("memory", "samples", "seed")]
-    options = dict.fromkeys(name for case in summaries for name in case.facets.get("options") or {})
-    return [
-        *map(_by_facet, counts),
-        *(_by_option(name) for name in options),
-        Axis("dataset_bytes", _dataset_bytes, lambda facets: _without(facets, _DATA)),
-    ]
+def axes(summaries: Sequence[CaseSummary]) -> Iterator[tuple[str, Point]]:
+    """Yield the facets, the options of loaders, and the dataset's size: in the numbers cases may differ."""
+    facets = dict.fromkeys([*FACETS, *(name for case in summaries for name in case.facets)])
+    for name in facets:
+        if name not in ("memory", "samples", "seed"):
+            yield name, partial(_by_facet, name)
+    for name in dict.fromkeys(name for case in summaries for name in case.facets.get("options") or {}):
+        yield name, partial(_by_option, name)
+    yield "dataset_bytes", _by_size
 
 
-_DATA = ("dataset", "content", "samples", "fields")
+def _by_facet(name: str, case: CaseSummary) -> tuple[Any, dict[str, Any]]:
+    return case.facets.get(name), _without(case.facets, name)
 
 
-def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
+def _by_option(name: str, case: CaseSummary) -> tuple[Any, dict[str, Any]]:
+    options = case.facets.get("options") or {}
+    return options.get(name), {**case.facets, "options": _without(options, name)}
+
+
+def _by_size(case: CaseSummary) -> tuple[Any, dict[str, Any]]:
+    sample, samples = case.bytes_per_s.median / case.samples_per_s.median, case.facets["samples"]
+    size = None if samples is None else float(round(sample * samples))
+    return size, _without(case.facets, "dataset", "content", "samples", "fields")
+
+
+def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def series(summaries: Sequence[CaseSummary], axis: str, point: Point) -> list[Row]:
     """Return, as lines, cases measured at several values of one number with all else equal.
 
     The line with the highest speed comes first.
@@ -167,9 +176,8 @@ def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
     lines: dict[str, dict[float, CaseSummary]] = {}
     rests: dict[str, dict[str, Any]] = {}
     for case in summaries:
-        value = axis.value(case)
-        if value is not None:
-            rest = axis.rest(case.facets)
+        value, rest = point(case)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
             key = key_of(rest)
             rests[key] = rest
             lines.setdefault(key, {})[value] = case
@@ -177,43 +185,10 @@ def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
     highest = {key: max(case.bytes_per_s.median for case in several[key].values()) for key in several}
     labels = cases.labels({key: rests[key] for key in several})
     return [
-        {
-            "key": key,
-            "series": str(labels[key]),
-            axis.name: value,
-            **with_ends("bytes_per_s", case.bytes_per_s),
-        }
+        {"key": key, "series": str(labels[key]), axis: value, **with_ends("bytes_per_s", case.bytes_per_s)}
         for key in sorted(several, key=highest.__getitem__, reverse=True)
         for value, case in sorted(several[key].items())
     ]
-
-
-def _by_facet(name: str) -> Axis:
-    return Axis(name, lambda case: _number(case.facets.get(name)), lambda facets: _without(facets, (name,)))
-
-
-def _by_option(name: str) -> Axis:
-    def rest(facets: Facets) -> dict[str, Any]:
-        return {**facets, "options": _without(facets.get("options") or {}, (name,))}
-
-    return Axis(name, lambda case: _number((case.facets.get("options") or {}).get(name)), rest)
-
-
-def _dataset_bytes(case: CaseSummary) -> float | None:
-    sample, samples = case.bytes_per_s.median / case.samples_per_s.median, case.facets["samples"]
-    return None if samples is None else float(round(sample * samples))
-
-
-def _without(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> float | None:
-    return value if _is_number(value) else None
 
 
 def standing(case: CaseSummary, leads: bool) -> str:
@@ -227,26 +202,17 @@ def _identity(case: CaseSummary) -> Row:
 
 def _stages(context: Context) -> list[Row]:
     """Return each stage of each profiled case as a share of its epochs, without opening."""
-    rows = []
+    rows = list[Row]()
     for case in context.cases:
         times = {stage: seconds for stage, seconds in (case.stages or {}).items() if stage != "open"}
-        whole = sum(times.values())
         for place, (stage, seconds) in enumerate(times.items()):
             if seconds:
-                rows.append(
-                    {
-                        **_identity(case),
-                        "stage": stage.replace("_", " "),
-                        "share": seconds / whole,
-                        "seconds": seconds,
-                        "place": place,
-                    }
-                )
+                rows.append({**_identity(case), "stage": stage.replace("_", " ")})
+                rows[-1] |= {"share": seconds / sum(times.values()), "seconds": seconds, "place": place}
     return rows
 
 
 def _rounds(context: Context) -> list[Row]:
-    """Return every round, with its speed over its case's median."""
     by_key = {case.key: case for case in context.cases}
     return [
         {

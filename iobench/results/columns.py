@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from iobench.base.units import counted, percent_text, rate_text, seconds_text, three_digits
-from iobench.results.cases import FACETS, text_of, trains, varying
+from iobench.results.cases import facet_of, text_of, trains, varying
 from iobench.results.display import Block, Columns, table
 from iobench.results.metrics import METRICS, Metric, epoch_share_text, mib_text
-from iobench.results.record import Facets
 from iobench.results.summary import MAX_SHOWN, CaseSummary, Context, Summary
 from iobench.results.verdict import answer
 
@@ -30,14 +29,15 @@ def blocks_of(summary: Summary, wide: bool = False, long: bool = False) -> Itera
     context with many cases shows the fastest of each format and of each loader, unless `wide`.
     """
     contexts = summary.contexts
+    matrix = len(contexts) > 1 and not (wide or long)
     yield Block("answer", [one.sentence for one in answer(summary)])
-    if len(contexts) > 1 and not (wide or long):
+    if matrix:
         yield Block("table", columns=matrix_columns(contexts), heads=2)
     else:
         cases = summary.cases if wide else [case for context in contexts for case in context.shown]
         heads = identity_columns(cases)
         yield Block("table", columns=[*heads, *metric_columns(cases, wide)], heads=len(heads))
-    yield Block("text", [words(summary, matrix=len(contexts) > 1 and not (wide or long))])
+    yield Block("text", [words(summary, matrix)])
     for context in () if wide else contexts:
         if more := len(context.cases) - len(context.shown):
             title = f"{context.title}: " if context.title else ""
@@ -97,34 +97,32 @@ def words(summary: Summary, matrix: bool) -> str:
 
 def identity_columns(cases: Sequence[CaseSummary]) -> Columns:
     """Return the columns that identify the cases: format, loader, and each facet that differs."""
-    facets: list[Facets] = [case.facets for case in cases]
-    columns: Columns = [("format", [case.label.format for case in cases])]
-    columns += [("loader", [case.label.loader for case in cases])]
-    return columns + [
-        (FACETS[name].title if name in FACETS else name, [_facet(case, name) for case in cases])
-        for name in varying(facets)
+    columns: Columns = [
+        ("format", [case.label.format for case in cases]),
+        ("loader", [case.label.loader for case in cases]),
     ]
+    for name in varying([case.facets for case in cases]):
+        facet, values = facet_of(name), [case.facets.get(name) for case in cases]
+        columns.append((facet.title, [None if value is None else facet.cell(value) for value in values]))
+    return columns
 
 
 def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
     """Return the columns of the main metrics, or with `wide` of all, that any case has."""
     columns: Columns = []
+    relevant = list[str]()
+    if any(trains(case.facets) for case in cases):
+        relevant += ["wait_share", "headroom", "loss"]
+    if any(case.slowest for case in cases):
+        relevant.append("straggler_wait_share")
     for metric in METRICS:
-        if wide or metric.main or metric.name in _relevant_metrics(cases):
+        if wide or metric.main or metric.name in relevant:
             columns += _metric_columns(metric, cases, wide)
         if not (wide and metric.name in NARROW):
             columns += [(title, list(map(text, cases))) for title, text in BESIDE.get(metric.name, ())]
     if any(case.unverified or case.verified for case in cases):
         columns.append(("verified", list(map(_verified, cases))))
     return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
-
-
-def _relevant_metrics(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
-    """Return the names of the metrics, beyond the main ones, that matter for these cases."""
-    steps = any(trains(case.facets) for case in cases)
-    trained = ["wait_share", "headroom", "loss"] if steps else []
-    ranked = ["straggler_wait_share"] if any(case.slowest for case in cases) else []
-    return (*trained, *ranked)
 
 
 def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) -> Columns:
@@ -178,30 +176,21 @@ def _context_heads(contexts: Sequence[Context]) -> list[str]:
     """Return what distinguishes each context, one value on each line."""
     facets = [context.cases[0].facets for context in contexts]
     names = varying(facets)
+    values = [[(name, one[name]) for name in names if one.get(name) is not None] for one in facets]
     return [
-        "\n".join(_short(name, one.get(name)) for name in names if one.get(name) is not None)
-        for one in facets
+        "\n".join(value if isinstance(value, str) else text_of(name, value) for name, value in own)
+        for own in values
     ]
-
-
-def _short(name: str, value: object) -> str:
-    return value if isinstance(value, str) else text_of(name, value)
 
 
 def _grid_columns(context: Context) -> Columns:
     """Return the relative time of each format under each loader."""
-    formats, by_loader = context.grid
-    return [
-        ("relative time", list(formats)),
-        *(
-            (loader, [None if case is None else _times(case) for case in cases])
-            for loader, cases in by_loader.items()
-        ),
-    ]
-
-
-def _times(case: CaseSummary) -> str:
-    return case.relative_text(lambda one: three_digits(one.median))
+    formats = list(dict.fromkeys(case.label.format for case in context.cases))
+    columns: dict[str, list[str | None]] = {"relative time": [*formats]}
+    for case in context.cases:
+        cells = columns.setdefault(case.label.loader, [None] * len(formats))
+        cells[formats.index(case.label.format)] = case.relative_text(lambda one: three_digits(one.median))
+    return list(columns.items())
 
 
 def _stage_table(cases: Sequence[CaseSummary]) -> Block:
@@ -214,13 +203,6 @@ def _stage_table(cases: Sequence[CaseSummary]) -> Block:
         shares = (f"{stages[name] / whole:.0%}" if stages.get(name) else None for name in names)
         rows.append([str(case.label), *shares, seconds_text(threads_s) if threads_s else None])
     return table(["case", *(name.replace("_", " ") for name in names), "reader threads"], rows)
-
-
-def _facet(case: CaseSummary, name: str) -> str | None:
-    value = case.facets.get(name)
-    if value is None:
-        return None
-    return FACETS[name].cell(value) if name in FACETS else str(value)
 
 
 Text = Callable[[CaseSummary], str | None]

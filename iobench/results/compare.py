@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from iobench.base import grouped
 from iobench.base.errors import NotComparable
 from iobench.base.text import enumerated
 from iobench.base.units import counted, three_digits
@@ -159,28 +160,24 @@ class CompareResult:
     @property
     def unmatched_notes(self) -> list[str]:
         """Return one line per side with the cases that only this side has."""
-        sides: dict[str, list[str]] = {}
-        for one in self.unmatched:
-            sides.setdefault(one.only_in, []).append(one.case)
+        sides = grouped((one.only_in, one.case) for one in self.unmatched)
         return [f"only in {side}: {enumerated(labels)}" for side, labels in sides.items()]
 
     @property
     def warnings(self) -> list[RunWarning]:
         """Return a warning for each doubt and newer run, with the cases concerned."""
-        doubted: dict[tuple[str, str], list[CaseComparison]] = {}
-        for one in self.cases:
-            if one.doubt:
-                doubted.setdefault((one.new, one.doubt.message), []).append(one)
+        doubted = grouped(
+            ((one.new, one.doubt.message), (one.case, one.doubt)) for one in self.cases if one.doubt
+        )
         return [
             RunWarning(
                 "machine-changed",
                 f"{new} cannot be compared with {self.base}: {message}",
-                [one.case for one in compared],
+                [case for case, _ in several],
                 (MEASURE_AGAIN,),
-                {"new": new, "reason": compared[0].doubt.kind, **compared[0].doubt.values},
+                {"new": new, "reason": several[0][1].kind, **several[0][1].values},
             )
-            for (new, message), compared in doubted.items()
-            if compared[0].doubt is not None
+            for (new, message), several in doubted.items()
         ]
 
     @property
@@ -289,7 +286,6 @@ def _compared(
 
 
 def _changed(before: Facets, after: Facets) -> Iterator[Difference]:
-    """Yield the choices that differ, the options of a loader one by one."""
     for name in {**before, **after}:
         base, new = before.get(name), after.get(name)
         if isinstance(base, dict) and isinstance(new, dict):
@@ -364,12 +360,7 @@ def matched(base: list[Side], new: list[Side]) -> tuple[list[tuple[Side, Side]],
 # from the strictest to the loosest: cases match by the first that identifies one case on each side
 _IDENTITIES: tuple[Callable[[Side], object], ...] = (
     lambda side: side.facets,
-    lambda side: (
-        side.choices,
-        side.facets.get("cache"),
-        side.facets.get("device"),
-        side.facets.get("model"),
-    ),
+    lambda side: (side.choices, *map(side.facets.get, ("cache", "device", "model"))),
     lambda side: side.choices,
     lambda side: (side.facets["format"], side.facets["loader"], side.facets.get("options")),
     lambda side: (side.facets["format"], side.facets["loader"]),

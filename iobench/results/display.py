@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from iobench.base.errors import needing
 
@@ -84,23 +84,13 @@ class Displayed(ABC):
 
     def _repr_html_(self) -> str:
         """Return its blocks as HTML, of its charts the first."""
-        return _renderer().html(self.blocks())
+        return str(_renderer().html(self.blocks()))
 
 
-class Renderer(Protocol):
-    """Module that draws results."""
-
-    def html(self, blocks: Iterable[Block]) -> str:
-        """Return blocks as HTML, of their charts the first."""
-
-    def plot(self, blocks: Iterable[Block]) -> Any:
-        """Return the charts among blocks as one."""
-
-
-def render_with(load: Callable[[], Renderer]) -> None:
-    """Draw results with the renderer that `load` returns: the rooms that make results do not know it."""
+def render_with(load: Callable[[], Any]) -> None:
+    """Draw results with `html` and `plot` of the module that `load` returns, which results do not know."""
     global _renderer
     _renderer = load
 
 
-_renderer: Callable[[], Renderer]
+_renderer: Callable[[], Any]

@@ -247,14 +247,6 @@ def no_runs(data_dir: Path) -> RecordError:
     return RecordError("no runs", kind="no-runs", path=data_dir / "results", hint=hint)
 
 
-def readable(data_dir: Path, runs: Sequence[PastRun]) -> list[PastRun]:
-    """Return the runs that can be read; RecordError where there is none: why not the first, or no runs."""
-    found = [one for one in runs if not one.problem]
-    if not found:
-        raise next((one.problem for one in runs if one.problem), no_runs(data_dir))
-    return found
-
-
 def delete(path: Path) -> list[Path]:
     """Remove a file of records and the traces beside it, and return what was removed.
 

@@ -76,5 +76,4 @@ def compare_machines(runs: Mapping[str, Sequence[Record]]) -> MachineComparison:
 
 
 def _key(record: Record) -> str:
-    """Return the key of a case on any machine."""
     return key_of({name: value for name, value in record.facets.items() if name not in OF_MACHINE})

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from iobench.base import grouped
 from iobench.base.units import (
     GIB,
     MIB,
@@ -23,17 +24,12 @@ from iobench.base.units import (
 )
 from iobench.results import stats
 from iobench.results.parts import DECODING, RequestsPart
-from iobench.results.record import Record
+from iobench.results.record import Record, Rounds
 from iobench.results.stats import Estimate
 
 NO_STRAGGLER = "no clear straggler"
 TOKENS = ("tokens", "input_ids")  # the usual names of fields of tokens
-Rounds = Sequence[Record]
 RoundFigure = Callable[[Record], "float | None"]
-
-
-def _median(values: list[float]) -> Estimate:
-    return Estimate(statistics.median(values), None, None)
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Metric:
     title: str  # of its column
     text: Callable[[float], str]
     of: RoundFigure
-    over: Callable[[list[float]], Estimate] = _median
+    over: Callable[[list[float]], float | Estimate] = statistics.median
     main: bool = False
     interval: bool = False
     meaning: str = ""
@@ -61,15 +57,14 @@ class Metric:
     def summarise(self, rounds: Rounds) -> Estimate | None:
         """Return the figure over the rounds of a case; None where some round lacks it."""
         values = [value for value in map(self.of, rounds) if value is not None]
-        return self.over(values) if len(values) == len(rounds) else None
+        if len(values) < len(rounds):
+            return None
+        figure = self.over(values)
+        return figure if isinstance(figure, Estimate) else Estimate(figure)
 
 
-def _maximum(values: list[float]) -> Estimate:
-    return Estimate(max(values), None, None)
-
-
-def _last(values: list[float]) -> Estimate:
-    return Estimate(values[-1], None, None)
+def _last(values: list[float]) -> float:
+    return values[-1]
 
 
 def mib_text(value: float) -> str:
@@ -116,10 +111,10 @@ def _of_tokens(record: Record, samples: float) -> float | None:
     integers = [one for one in record.dataset.fields if len(one.shape) == 1 and "int" in one.dtype]
     named = [one for one in integers if one.name in TOKENS]
     ragged = [one for one in integers if one.total is not None and one.dtype not in ("int8", "uint8")]
-    for one in [*named, *ragged]:
-        length = one.shape[0] if one.total is None else one.total / (record.dataset.samples or 1)
-        return samples * length
-    return None
+    if not (fields := [*named, *ragged]):
+        return None
+    first = fields[0]
+    return samples * (first.shape[0] if first.total is None else first.total / (record.dataset.samples or 1))
 
 
 def _decode_s(record: Record) -> float | None:
@@ -148,10 +143,11 @@ class SlowestRank:
 
 def slowest_rank(records: Sequence[Record]) -> SlowestRank | None:
     """Return the slowest rank over the rounds of a case; None with a single rank."""
-    by_rank: dict[tuple[int, str], list[float]] = {}
-    for record in records:
-        for part in record.ranks or ():
-            by_rank.setdefault((part.rank, part.host), []).append(part.own_s / record.timing.epochs)
+    by_rank = grouped(
+        ((part.rank, part.host), part.own_s / record.timing.epochs)
+        for record in records
+        for part in record.ranks or ()
+    )
     if not by_rank:
         return None
     times = {rank: stats.estimate(values) for rank, values in by_rank.items()}
@@ -184,6 +180,10 @@ def device_wait_share(record: Record) -> float:
     return statistics.fmean(waits) / timing.epochs_s
 
 
+def _rate(name: str, title: str, text: Callable[[float], str], of: RoundFigure) -> Metric:
+    return Metric(name, title, text, of, stats.estimate, main=True, interval=True)
+
+
 def rank_layout(record: Record) -> str | None:
     """Return the number of ranks and hosts in words; None with a single rank."""
     if not record.ranks:
@@ -195,37 +195,17 @@ def rank_layout(record: Record) -> str | None:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric(
-        "samples_per_s",
-        "samples/s",
-        rate_text,
-        lambda r: r.samples_per_s,
-        stats.estimate,
-        main=True,
-        interval=True,
-    ).means(
+    _rate("samples_per_s", "samples/s", rate_text, lambda r: r.samples_per_s).means(
         "samples delivered to the device per second of an epoch; the clock stops after a device synchronize"
     ),
-    Metric(
-        "bytes_per_s", "MiB/s", mib_text, lambda r: r.bytes_per_s, stats.estimate, main=True, interval=True
-    ).means("logical bytes (uncompressed array bytes) delivered to the device per second of an epoch"),
-    Metric(
-        "tokens_per_s",
-        "tokens/s",
-        rate_text,
-        lambda r: _of_tokens(r, r.samples_per_s),
-        stats.estimate,
-        main=True,
-        interval=True,
-    ).means(
+    _rate("bytes_per_s", "MiB/s", mib_text, lambda r: r.bytes_per_s).means(
+        "logical bytes (uncompressed array bytes) delivered to the device per second of an epoch"
+    ),
+    _rate("tokens_per_s", "tokens/s", rate_text, lambda r: _of_tokens(r, r.samples_per_s)).means(
         "integers of a field of tokens (so named, or of different lengths) delivered to the device per second"
     ),
     Metric(
-        "limit_bytes_per_s",
-        "limit MiB/s",
-        mib_text,
-        lambda r: r.limit.bytes_per_s if r.limit else None,
-        _maximum,
+        "limit_bytes_per_s", "limit MiB/s", mib_text, lambda r: r.limit.bytes_per_s if r.limit else None, max
     ).means("lowest hardware limit on the path of the case's bytes, measured in the same run"),
     Metric("decode_s", "decode/sample", seconds_text, _decode_s).means(
         "seconds in which all cores together decode a sample without a loader, where that is the limit"
@@ -237,7 +217,7 @@ METRICS: tuple[Metric, ...] = (
         "headroom",
         "headroom",
         "{:.2f}".format,
-        lambda r: None if r.headroom_samples_per_s is None else r.headroom_samples_per_s / r.samples_per_s,
+        lambda r: _ratio(r.headroom_samples_per_s, r.samples_per_s),
         stats.estimate,
     ).means("speed of the same loop over batches already on the device, over the measured speed"),
     Metric("rank_min_bytes_per_s", "slowest rank MiB/s", mib_text, lambda r: _of_ranks(r, min)).means(
@@ -276,11 +256,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds of one epoch; a round repeats short epochs until it has lasted 0.2 s"
     ),
     Metric(
-        "epoch_share",
-        "part",
-        epoch_share_text,
-        lambda r: None if r.timing.partial is None else r.epochs,
-        main=True,
+        "epoch_share", "part", epoch_share_text, lambda r: r.epochs if r.timing.partial else None, main=True
     ).means("share of an epoch that a round measured, where it is a part of one; the epoch is extrapolated"),
     Metric("open_s", "open", seconds_text, lambda r: r.timing.open_s).means(
         "seconds until the loader is ready for its first request; paid once per training, not per epoch"
@@ -362,22 +338,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("request_p99_s", "request p99", seconds_text, _of_requests(lambda q, r: q.p99_s)).means(
         "99th percentile of the times of requests to the object store"
     ),
-    Metric("memory_bytes", "memory", bytes_text, lambda r: r.memory.peak_bytes, _maximum).means(
+    Metric("memory_bytes", "memory", bytes_text, lambda r: r.memory.peak_bytes, max).means(
         "peak memory of the process, plus the USS of its workers, without the page cache"
     ),
     Metric(
-        "device_allocated_bytes",
-        "device alloc",
-        bytes_text,
-        lambda r: r.memory.device_allocated_bytes,
-        _maximum,
+        "device_allocated_bytes", "device alloc", bytes_text, lambda r: r.memory.device_allocated_bytes, max
     ).means("peak of device memory in use"),
     Metric(
-        "device_reserved_bytes",
-        "device reserved",
-        bytes_text,
-        lambda r: r.memory.device_reserved_bytes,
-        _maximum,
+        "device_reserved_bytes", "device reserved", bytes_text, lambda r: r.memory.device_reserved_bytes, max
     ).means("peak of device memory reserved by torch's allocator"),
     Metric("residency", "residency", "{:.1%}".format, lambda r: r.cache.residency).means(
         "share of the files' pages in the page cache before a round"

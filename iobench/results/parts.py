@@ -6,25 +6,17 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
+from typing import Annotated, Any, Required, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidSettings, conflict
 from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
 from iobench.base.text import shortened
 from iobench.base.units import GIB
 
 T = TypeVar("T")
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    return None if None in values else sum(values)
-
-
-def _largest(values: Sequence[Any]) -> Any:
-    return max((one for one in values if one is not None), default=None)
 
 
 def _mean(values: Sequence[Any]) -> Any:
@@ -34,30 +26,14 @@ def _mean(values: Sequence[Any]) -> Any:
     return statistics.fmean(known) if known else None
 
 
-def _first(values: Sequence[Any]) -> Any:
-    return values[0]
-
-
-def _none(values: Sequence[Any]) -> None:
-    return None
-
-
-def _listed(values: Sequence[Any]) -> list[Any]:
-    return [item for one in values for item in one or ()]
-
-
-def _part(values: Sequence[Any]) -> Any:
-    known = [one for one in values if one is not None]
-    return joined(known) if known else None
-
-
-Summed = Annotated[T, _sum]  # None where any is unknown
-Largest = Annotated[T, _largest]
+Summed = Annotated[T, lambda values: None if None in values else sum(values)]  # None where any is unknown
+Largest = Annotated[T, lambda values: max((one for one in values if one is not None), default=None)]
 Averaged = Annotated[T, _mean]  # of the known ones; a dict by key
-OfFirst = Annotated[T, _first]  # the same for all ranks, or of the machine itself
-OfRank = Annotated[T, _none]  # of a single rank only
-Listed = Annotated[T, _listed]
-Part = Annotated[T, _part]  # a part whose own fields declare it
+OfFirst = Annotated[T, lambda values: values[0]]  # the same for all ranks, or of the machine itself
+OfRank = Annotated[T, lambda values: None]  # of a single rank only
+Listed = Annotated[T, lambda values: [item for one in values for item in one or ()]]
+# a part whose own fields declare it
+Part = Annotated[T, lambda values: joined([one for one in values if one is not None] or [None])]
 
 
 def joined(parts: Sequence[T]) -> T:
@@ -75,14 +51,11 @@ def joined(parts: Sequence[T]) -> T:
     return joined_part
 
 
-class _CaseAlways(TypedDict):
-    format: str
-    loader: str
-
-
-class CasePart(_CaseAlways, total=False):
+class CasePart(TypedDict, total=False):
     """Facets of a case in a record: see `iobench.results.cases`."""
 
+    format: Required[str]
+    loader: Required[str]
     options: dict[str, bool | int | float | str | None]
     dataset: str
     content: str
@@ -338,8 +311,4 @@ class Prices:
 def check_prices(text: str, url: str | None) -> None:
     """Raise InvalidSettings for prices of data that are in no object store."""
     if text and not url:
-        raise InvalidSettings(
-            "--prices with data on a disk, where no request is paid for",
-            kind="conflicting-options",
-            hint="omit --prices",
-        )
+        raise conflict("--prices with data on a disk, where no request is paid for", "omit --prices")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,7 +48,20 @@ class Record(Measured):
     @cached_property
     def facets(self) -> dict[str, Any]:
         """All facets of the case, including the machine, as plain values."""
-        return all_facets(self.case, self.dataset, self.machine)
+        dataset, machine, disk = self.dataset, self.machine, self.machine.disk
+        options = [disk.mount_options] if disk.remote else []
+        return {
+            "processor": [machine.cpu, machine.usable_cores],
+            "memory": round(machine.memory_bytes / 2**30),
+            "disk": [disk.file_system, disk.model, disk.read_ahead_kib, *options],
+            "gpu": machine.gpu.name if machine.gpu else None,
+            "host": machine.host,
+            "dataset": dataset.name,
+            "content": dataset.content,
+            "samples": dataset.samples,
+            "fields": [f"{f.name} {f.dtype} {shape_text(f.shape) or 'scalar'}" for f in dataset.fields],
+            **self.case,
+        }
 
     @cached_property
     def key(self) -> str:
@@ -107,22 +120,7 @@ class Record(Measured):
         return self.prices.cost(self.requests.count, self.requests.fetched_bytes) / self.epochs
 
 
-def all_facets(settings: Facets, dataset: DatasetPart, machine: Machine) -> dict[str, Any]:
-    """Return all facets of a case, including the machine, as plain values."""
-    disk = machine.disk
-    options = [disk.mount_options] if disk.remote else []
-    return {
-        "processor": [machine.cpu, machine.usable_cores],
-        "memory": round(machine.memory_bytes / 2**30),
-        "disk": [disk.file_system, disk.model, disk.read_ahead_kib, *options],
-        "gpu": machine.gpu.name if machine.gpu else None,
-        "host": machine.host,
-        "dataset": dataset.name,
-        "content": dataset.content,
-        "samples": dataset.samples,
-        "fields": [f"{f.name} {f.dtype} {shape_text(f.shape) or 'scalar'}" for f in dataset.fields],
-        **settings,
-    }
+Rounds = Sequence[Record]  # of one case
 
 
 def key_of(facets: Facets) -> str:

@@ -29,12 +29,14 @@ from itertools import pairwise
 from iobench.base.finding import Finding
 from iobench.results import cases, stats
 from iobench.results.cases import by_run
-from iobench.results.record import Record
+from iobench.results.record import Record, Rounds
 from iobench.results.run_warning import BACKGROUND_CPU, BACKGROUND_SIGNS, BackgroundSign
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
 MACHINE_CHANGED = "machine-changed"  # an outcome: the machine may explain the difference
 MAX_CORRELATION = 0.9  # of neighboring rounds: higher values cannot be estimated from so few rounds
+UNKNOWN_SPREAD = 0.25  # assumed spread of a limit's samples where there are too few to measure it
+MIN_LIMIT_SAMPLES = 4  # of both runs together, from which on the spread is measured
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class RunComparison:
 def compare_runs(
     base: Rounds, new: Rounds, min_difference: float, comparisons: int = 1, in_turns: bool = False
 ) -> RunComparison:
-    """Compare the newer rounds of a case with the base's, as one of so many comparisons.
+    """Return the comparison of a case's newer rounds with the base's, as one of so many comparisons.
 
     Where background load differs between the sides, rounds under it are left out, if enough others remain.
     The outcome is `machine-changed` where the machine may explain a difference: load differs and most rounds
@@ -73,7 +75,8 @@ def compare_runs(
         return RunComparison(paired, before, after, machine)
     enough = machine.quiet_rounds is None or min(machine.quiet_rounds) >= ENOUGH_ROUNDS
     left_out = machine.load_differs and enough
-    used = [[one for one in _in_order(side) if is_quiet(one) or not left_out] for side in (base, new)]
+    in_order = [sorted(side, key=lambda one: (one.time, one.round)) for side in (base, new)]
+    used = [[one for one in side if is_quiet(one) or not left_out] for side in in_order]
     runs = (len(by_run(used[0])), len(by_run(used[1])))
     ratio, before, after = _ratio_of_sides(used[0], used[1], comparisons)
 
@@ -84,7 +87,12 @@ def compare_runs(
     doubt = _doubt(result, machine, min_difference, busy=machine.load_differs and not enough)
     decided = doubt is None and result.outcome in ("faster", "slower")
     if decided and cpu_speed and judged(ratio.times(1 / cpu_speed)).outcome != result.outcome:
-        doubt = _cpu_speed_doubt(cpu_speed)
+        doubt = Finding(
+            "cpu-speed-changed",
+            f"the processors ran {cpu_speed:.2f} × as fast during the newer rounds, which may explain the "
+            "difference",
+            values={"cpu_speed_ratio": cpu_speed},
+        )
     plain = _ratio_of_sides(base, new, comparisons)[0].median if left_out else None
     outcome = replace(result, outcome=MACHINE_CHANGED) if doubt else result
     return RunComparison(outcome, before, after, machine, doubt, runs, plain)
@@ -92,11 +100,12 @@ def compare_runs(
 
 def _ratio_of_sides(base: Rounds, new: Rounds, comparisons: int) -> tuple[Estimate, Estimate, Estimate]:
     """Return the ratio of new to base, and the speeds of base and new in bytes/s."""
-    if max(len(by_run(base)), len(by_run(new))) > 1:
-        before, after = _medians(base), _medians(new)
-        speeds = [Estimate(statistics.geometric_mean(each), None, None) for each in (before, after)]
+    runs = [[[one.bytes_per_s for one in rounds] for rounds in by_run(side).values()] for side in (base, new)]
+    before, after = (list(map(statistics.median, side)) for side in runs)
+    if max(len(before), len(after)) > 1:
+        speeds = [Estimate(statistics.geometric_mean(each)) for each in (before, after)]
         return ratio_of_runs(before, after, comparisons), speeds[0], speeds[1]
-    before, after = ([one.bytes_per_s for one in side] for side in (base, new))
+    (before,), (after,) = runs
     ratio = _widened(stats.ratio(after, before, comparisons), after, before)
     return ratio, stats.estimate(before), stats.estimate(after)
 
@@ -121,44 +130,20 @@ def _doubt(result: Comparison, machine: MachineChange, min_difference: float, bu
         )
     if result.outcome == "inconclusive" or not machine.limit_changed:
         return None
-    if not _limit_explains(machine, result, min_difference):
-        return None
     assert machine.limit_ratio is not None  # as it changed
     assert machine.limit is not None
+    (low, high), (limit_low, limit_high) = bounds(result.ratio), bounds(machine.limit_ratio)
+    # a case that is still slower, or faster, relative to the limit is not explained by it
+    if result.outcome == "slower" and high / limit_low < 1 - min_difference:
+        return None
+    if result.outcome == "faster" and low / limit_high > 1 + min_difference:
+        return None
     ratio = machine.limit_ratio.median
     return Finding(
         "limit-changed",
         f"the machine's own {machine.limit} limit changed as well ({ratio:.2f} ×)",
         values={"limit": machine.limit, "limit_ratio": ratio},
     )
-
-
-def _cpu_speed_doubt(ratio: float) -> Finding:
-    return Finding(
-        "cpu-speed-changed",
-        f"the processors ran {ratio:.2f} × as fast during the newer rounds, which may explain the difference",
-        values={"cpu_speed_ratio": ratio},
-    )
-
-
-def _limit_explains(machine: MachineChange, result: Comparison, min_difference: float) -> bool:
-    """Return whether the case may be unchanged relative to the machine's limit."""
-    assert machine.limit_ratio is not None  # as it changed
-    (low, high), (limit_low, limit_high) = bounds(result.ratio), bounds(machine.limit_ratio)
-    if result.outcome == "slower":
-        return high / limit_low >= 1 - min_difference
-    if result.outcome == "faster":
-        return low / limit_high <= 1 + min_difference
-    return True  # the same speed on a changed machine
-
-
-def _medians(rounds: Rounds) -> list[float]:
-    """Return the median rate of each run."""
-    return [statistics.median(one.bytes_per_s for one in own) for own in by_run(rounds).values()]
-
-
-def _in_order(rounds: Rounds) -> list[Record]:
-    return sorted(rounds, key=lambda one: (one.time, one.round))
 
 
 def _widened(ratio: Estimate, *sides: Sequence[float]) -> Estimate:
@@ -182,12 +167,6 @@ def _autocorrelation(rates: Sequence[float]) -> float:
     if not squares:
         return 0.0
     return sum(a * b for a, b in pairwise(deviations)) / squares + 1 / len(rates)
-
-
-UNKNOWN_SPREAD = 0.25  # assumed spread of a limit's samples where there are too few to measure it
-MIN_LIMIT_SAMPLES = 4  # of both runs together, from which on the spread is measured
-
-Rounds = Sequence[Record]
 
 
 @dataclass(frozen=True)

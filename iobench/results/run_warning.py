@@ -11,7 +11,7 @@ from iobench.base.machine import BackgroundLoad
 from iobench.base.units import bytes_text
 from iobench.results.cases import Groups
 from iobench.results.display import Block
-from iobench.results.record import Record
+from iobench.results.record import Rounds
 
 MAX_NAMED = 2  # cases named in a sentence
 MORE_ROUNDS = "give more --rounds"  # a hint that `warnings_of` replaces for commands without that option
@@ -39,16 +39,12 @@ class RunWarning:
         more = len(self.cases) - MAX_NAMED
         names = "; ".join(self.cases[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
         statement = f"{self.message} ({names})" if self.cases else self.message
-        return f"{statement}; {_alternatives(self.hints)}" if self.hints else statement
+        *first, last = self.hints or ("",)
+        hints = f"{', '.join(first)} or {last}" if first else last
+        return f"{statement}; {hints}" if hints else statement
 
     def __str__(self) -> str:
         return self.sentence
-
-
-def _alternatives(hints: Sequence[str]) -> str:
-    """Join hints as ``a, b or c``."""
-    *first, last = hints
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def warning_blocks(warnings: Iterable[RunWarning]) -> Iterator[Block]:
@@ -56,7 +52,6 @@ def warning_blocks(warnings: Iterable[RunWarning]) -> Iterator[Block]:
     return (Block("warning", [one.sentence], one.kind) for one in warnings)
 
 
-Rounds: TypeAlias = Sequence[Record]  # of one case
 Check: TypeAlias = Callable[[Groups], "RunWarning | None"]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
+from iobench.base import grouped
 from iobench.base.units import counted
 from iobench.results import cases, stats
 from iobench.results.cases import trains
@@ -86,7 +87,11 @@ class Curve:
                 f"{self.case}: faster with every increase up to {helpful}; efficiency there {share} of "
                 f"{counted(self.points[0].ranks, 'rank')}."
             )
-        comparison = _relative(stop.ranks, stop.step.ratio)
+        ratio, ranks = stop.step.ratio, counted(stop.ranks, "rank")
+        if ratio.median >= 1:
+            comparison = f"{ranks} {ratio_text(ratio, 'as fast in total')}"
+        else:
+            comparison = f"{ranks} {ratio_text(ratio.inverse, 'slower in total')}"
         if self.outcome == "inconclusive":
             return f"{self.case}: inconclusive beyond {helpful}: {comparison}; give more --rounds."
         return f"{self.case}: more than {helpful} does not help: {comparison}."
@@ -94,17 +99,12 @@ class Curve:
 
 def curves(records: Sequence[Record]) -> list[Curve]:
     """Return the curve of each case over the numbers of ranks that it was measured with, fastest first."""
-    groups: dict[str, dict[int, list[Record]]] = {}
     rests = {key: _without_ranks(rounds[0].facets) for key, rounds in cases.by_case(records).items()}
     keys = {key: key_of(rest) for key, rest in rests.items()}
-    for record in records:
-        by_ranks = groups.setdefault(keys[record.key], {})
-        by_ranks.setdefault(int(record.case.get("world_size", 1)), []).append(record)
     facets = {keys[key]: rest for key, rest in rests.items()}
     labels = cases.labels(facets)
-    result = [
-        Curve(str(labels[key]), _points(by_ranks), trains(facets[key])) for key, by_ranks in groups.items()
-    ]
+    groups = grouped((keys[record.key], record) for record in records)
+    result = [Curve(str(labels[key]), _points(own), trains(facets[key])) for key, own in groups.items()]
     return sorted(result, key=lambda curve: curve.points[-1].total.median, reverse=True)
 
 
@@ -134,8 +134,8 @@ def _without_ranks(facets: Facets) -> dict[str, Any]:
     return {**shared, "device": str(facets.get("device", "")).partition(":")[0]}
 
 
-def _points(by_ranks: dict[int, list[Record]]) -> list[ScalingPoint]:
-    ordered = sorted(by_ranks.items())
+def _points(records: Sequence[Record]) -> list[ScalingPoint]:
+    ordered = sorted(grouped((int(one.case.get("world_size", 1)), one) for one in records).items())
     rates = {ranks: [record.samples_per_s for record in rounds] for ranks, rounds in ordered}
     fewest, steps = ordered[0][0], dict[int, Comparison]()
     for (before, _), (after, _) in pairwise(ordered):
@@ -153,10 +153,3 @@ def _points(by_ranks: dict[int, list[Record]]) -> list[ScalingPoint]:
         )
         for ranks, rounds in ordered
     ]
-
-
-def _relative(ranks: int, ratio: Estimate) -> str:
-    """Return the total rate of so many ranks over that of fewer, in words; a factor above 1."""
-    if ratio.median >= 1:
-        return f"{counted(ranks, 'rank')} {ratio_text(ratio, 'as fast in total')}"
-    return f"{counted(ranks, 'rank')} {ratio_text(ratio.inverse, 'slower in total')}"

@@ -9,15 +9,17 @@ bootstrap of such ratios is too narrow, at seven rounds by more than a factor of
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from iobench.base import grouped
 
 CONFIDENCE = 0.95
 RESAMPLES = 4999
@@ -40,8 +42,8 @@ class Estimate:
     """A median with its 95 % interval; no interval below three values."""
 
     median: float
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def precision(self) -> float | None:
@@ -94,10 +96,9 @@ class Comparison:
 def estimate(values: Sequence[float]) -> Estimate:
     """Return the median of the values with its bootstrap percentile interval (Efron 1979)."""
     median = statistics.median(values)
-    if len(values) < MIN_ROUNDS:
-        return Estimate(median, None, None)
-    low, high = _bootstrap((values,), _median, CONFIDENCE)
-    return Estimate(median, low, high)
+    return (
+        Estimate(median, *_bootstrap(CONFIDENCE, values)) if len(values) >= MIN_ROUNDS else Estimate(median)
+    )
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons: int = 1) -> Estimate:
@@ -107,10 +108,8 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons:
     """
     centre = statistics.median(numerator) / statistics.median(denominator)
     if min(len(numerator), len(denominator)) < MIN_ROUNDS:
-        return Estimate(centre, None, None)
-    confidence = 1 - (1 - CONFIDENCE) / comparisons
-    low, high = _bootstrap((numerator, denominator), _ratio_of_medians, confidence)
-    return Estimate(centre, low, high)
+        return Estimate(centre)
+    return Estimate(centre, *_bootstrap(1 - (1 - CONFIDENCE) / comparisons, numerator, denominator))
 
 
 def compare_rates(
@@ -132,7 +131,16 @@ def judge(
     that is always required.
     """
     margin = min_difference if whole_interval or rounds < ENOUGH_ROUNDS else 0.0
-    return Comparison(ratio, _outcome(ratio, min_difference, margin))
+    if ratio.low is None or ratio.high is None:
+        outcome = "inconclusive"
+    elif ratio.low > 1 + margin and ratio.median >= 1 + min_difference:
+        outcome = "faster"
+    elif ratio.high < 1 - margin and ratio.median <= 1 - min_difference:
+        outcome = "slower"
+    else:
+        within = ratio.low > 1 - min_difference and ratio.high < 1 + min_difference
+        outcome = "equivalent" if within else "inconclusive"
+    return Comparison(ratio, outcome)
 
 
 def student(
@@ -144,7 +152,7 @@ def student(
     base_logs, new_logs = ([math.log(value) for value in side] for side in (base, new))
     centre, freedom = middle(new_logs) - middle(base_logs), len(base_logs) + len(new_logs) - 2
     if not freedom:
-        return Estimate(math.exp(centre), None, None)
+        return Estimate(math.exp(centre))
     squares = sum((value - statistics.fmean(side)) ** 2 for side in (base_logs, new_logs) for value in side)
     spread = math.sqrt(squares / freedom * (1 / len(base_logs) + 1 / len(new_logs)))
     reach = float(t.ppf((1 + confidence) / 2, freedom)) * spread
@@ -162,8 +170,11 @@ def compare_paired(
     confidence = 1 - (1 - CONFIDENCE) / comparisons
     if len(common) < PAIRED_ROUNDS or 2.0 ** (1 - len(common)) > 1 - confidence:  # the widest is too narrow
         return compare_rates(list(rates.values()), list(others.values()), min_difference, comparisons)
-    estimate = Estimate(statistics.median(common), *_order_statistics(common, confidence))
-    return Comparison(estimate, _outcome(estimate, min_difference, margin=0.0))
+    from scipy.stats import quantile_test
+
+    ends = quantile_test(common, p=0.5).confidence_interval(confidence)
+    ratio = Estimate(statistics.median(common), float(ends.low), float(ends.high))
+    return judge(ratio, len(common), min_difference)
 
 
 def correction(comparisons: int) -> str | None:
@@ -192,44 +203,15 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     return slope * (len(values) - 1) / statistics.median(values), float(kendalltau(steps, values).pvalue)
 
 
-def _outcome(ratio: Estimate, min_difference: float, margin: float) -> str:
-    if ratio.low is None or ratio.high is None:
-        return "inconclusive"
-    if ratio.low > 1 + margin and ratio.median >= 1 + min_difference:
-        return "faster"
-    if ratio.high < 1 - margin and ratio.median <= 1 - min_difference:
-        return "slower"
-    within = ratio.low > 1 - min_difference and ratio.high < 1 + min_difference
-    return "equivalent" if within else "inconclusive"
-
-
-def _median(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-    return np.asarray(np.median(values, axis=axis))
-
-
-def _ratio_of_medians(
-    numerator: npt.NDArray[np.float64], denominator: npt.NDArray[np.float64], axis: int
-) -> npt.NDArray[np.float64]:
-    return _median(numerator, axis) / _median(denominator, axis)
-
-
-def _order_statistics(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Return the interval of a median between two of the values: exact for any distribution."""
-    from scipy.stats import quantile_test
-
-    interval = quantile_test(values, p=0.5).confidence_interval(confidence)
-    return float(interval.low), float(interval.high)
-
-
-def _bootstrap(
-    samples: tuple[Sequence[float], ...], statistic: Callable[..., npt.NDArray[np.float64]], confidence: float
-) -> tuple[float, float]:
+def _bootstrap(confidence: float, *samples: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of the median of a sample, or of the ratio of the medians of two."""
     generator = np.random.Generator(np.random.PCG64(0))
-    resampled = [
-        np.asarray(one, float)[generator.integers(0, len(one), (RESAMPLES, len(one)))] for one in samples
+    medians = [
+        np.median(np.asarray(one, float)[generator.integers(0, len(one), (RESAMPLES, len(one)))], axis=-1)
+        for one in samples
     ]
     tail = (1 - confidence) / 2
-    low, high = np.quantile(statistic(*resampled, axis=-1), [tail, 1 - tail])
+    low, high = np.quantile(functools.reduce(np.divide, medians), [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -261,16 +243,19 @@ def verdict_on(rates: Mapping[str, Mapping[Any, float]], min_difference: float =
     """
     speeds = median_rates(rates)
     names = list(speeds)
-    gaps, reach, known = _gaps(np.array(_aligned([rates[name] for name in names])))
+    rounds = dict.fromkeys(number for name in names for number in rates[name])
+    logs = [[math.log(rates[name].get(number, math.nan)) for number in rounds] for name in names]
+    gaps, reach, known = _gaps(np.array(logs))
     lower = gaps - reach
     times = [speeds[names[0]] / speeds[name] for name in names]
     led = [time < 1 + min_difference or max(row) <= 0 for time, row in zip(times, lower, strict=True)]
     leaders = [name for name, one in zip(names, led, strict=True) if one]
-    relative = {
-        name: Estimate(times[n], *_ends(times[n], gaps[n, 0], reach[n, 0]) if known else (None, None))
-        for n, name in enumerate(names)
-        if n
-    }
+    relative = dict[str, Estimate]()
+    for n, name in enumerate(names[1:], 1):
+        relative[name] = Estimate(times[n])
+        if known:  # the interval holds the ratio of medians, too
+            low, high = gaps[n, 0] - reach[n, 0], min(gaps[n, 0] + reach[n, 0], MAX_LOG)
+            relative[name] = Estimate(times[n], min(times[n], math.exp(low)), max(times[n], math.exp(high)))
     within = all(
         one.low is not None and one.high is not None
         and one.low > 1 - min_difference
@@ -285,14 +270,10 @@ def verdict_on(rates: Mapping[str, Mapping[Any, float]], min_difference: float =
     return Verdict(names[0], leaders, outcome, relative, at_least, min_difference)
 
 
-def _aligned(rates: Sequence[Mapping[Any, float]]) -> list[list[float]]:
-    """Return a row of logarithms for each case, with a column for each round; NaN for a round it lacks."""
-    numbers = list(dict.fromkeys(number for one in rates for number in one))
-    return [[math.log(one[number]) if number in one else math.nan for number in numbers] for one in rates]
-
-
 def _gaps(logs: npt.NDArray[np.float64]) -> tuple[Matrix, Matrix, bool]:
     """Return by how much each case is slower than each other (logarithm), the half-width of its interval.
+
+    `logs` has a row for each case and a column for each round; NaN for a round that a case lacks.
 
     Also return False if there are too few rounds for intervals: cases that are FAR apart then differ.
 
@@ -334,17 +315,7 @@ def _gaps(logs: npt.NDArray[np.float64]) -> tuple[Matrix, Matrix, bool]:
     return gaps, np.where(others, reach, 0.0), True
 
 
-def _ends(median: float, gap: float, reach: float) -> tuple[float, float]:
-    """Return the ends of the interval of a relative time, which holds the ratio of medians, too."""
-    return min(median, math.exp(gap - reach)), max(median, math.exp(min(gap + reach, MAX_LOG)))
-
-
-def compared(
-    rates: Mapping[Any, float],
-    others: Mapping[Any, float],
-    comparisons: int,
-    min_difference: float = MIN_DIFFERENCE,
-) -> Comparison:
+def compared(rates: Mapping[Any, float], others: Mapping[Any, float], comparisons: int) -> Comparison:
     """Compare two cases, from their rates by round, as one of so many comparisons.
 
     Two rounds of each suffice if Student's interval over logarithms exceeds the minimum difference as a
@@ -353,30 +324,19 @@ def compared(
     one round of each suffices.
     """
     if min(len(rates), len(others)) == FEWEST_ROUNDS:
-        comparison = _of_two_rounds(rates, others, comparisons, min_difference)
+        confidence = 1 - (1 - CONFIDENCE) / comparisons
+        ratio = student([*others.values()], [*rates.values()], statistics.fmean, confidence)
+        comparison = judge(ratio, FEWEST_ROUNDS)
+        if comparison.outcome == "inconclusive":
+            comparison = Comparison(Estimate(ratio.median), "inconclusive")
     else:
-        comparison = compare_paired(rates, others, min_difference, comparisons)
+        comparison = compare_paired(rates, others, comparisons=comparisons)
     if comparison.ratio.low is None and rates and others:
         if min(rates.values()) >= FAR * max(others.values()):
             return Comparison(comparison.ratio, "faster")
         if min(others.values()) >= FAR * max(rates.values()):
             return Comparison(comparison.ratio, "slower")
     return comparison
-
-
-def _of_two_rounds(
-    rates: Mapping[Any, float], others: Mapping[Any, float], comparisons: int, min_difference: float
-) -> Comparison:
-    confidence = 1 - (1 - CONFIDENCE) / comparisons
-    ratio = student([*others.values()], [*rates.values()], statistics.fmean, confidence)
-    comparison = judge(ratio, FEWEST_ROUNDS, min_difference)
-    unknown = Comparison(Estimate(ratio.median, None, None), "inconclusive")
-    return unknown if comparison.outcome == "inconclusive" else comparison
-
-
-def by_speed(rates: Mapping[str, Mapping[Any, float]]) -> list[str]:
-    """Return the cases by median rate, the fastest first."""
-    return list(median_rates(rates))
 
 
 def median_rates(rates: Mapping[str, Mapping[Any, float]]) -> dict[str, float]:
@@ -388,18 +348,11 @@ def median_rates(rates: Mapping[str, Mapping[Any, float]]) -> dict[str, float]:
     medians = {label: statistics.median(values.values()) for label, values in rates.items() if values}
     most = max((len(rates[label]) for label in medians), default=0)
     whole = [label for label in medians if len(rates[label]) == most]
-    speeds = _round_speeds([rates[label] for label in whole])
+    by_round = grouped(
+        (number, rate / medians[label]) for label in whole for number, rate in rates[label].items()
+    )
+    speeds = {number: statistics.median(relative) for number, relative in by_round.items()}
     for label in medians.keys() - set(whole):
         adjusted = [rate / speeds[number] for number, rate in rates[label].items() if number in speeds]
         medians[label] = statistics.median(adjusted or [medians[label]])
     return {label: medians[label] for label in sorted(medians, key=medians.__getitem__, reverse=True)}
-
-
-def _round_speeds(rates: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
-    """Return each round's speed: the median over the cases of the round's rate over the case's median."""
-    by_round = defaultdict(list)
-    for case in rates:
-        middle = statistics.median(case.values())
-        for number, rate in case.items():
-            by_round[number].append(rate / middle)
-    return {number: statistics.median(found) for number, found in by_round.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -121,7 +121,6 @@ class Context:
     cases: list[CaseSummary]
     verdict: Verdict
     records: list[Record] = field(repr=False)
-    by_case: Groups = field(repr=False)  # the same records, by the key of their case
 
     @property
     def leaders(self) -> list[CaseSummary]:
@@ -138,14 +137,6 @@ class Context:
             for facet in ("format", "loader"):
                 first.setdefault((facet, str(case.facets[facet])), case.key)
         return [case for case in self.cases if case.key in first.values()]
-
-    @property
-    def grid(self) -> tuple[list[str], dict[str, list[CaseSummary | None]]]:
-        """The formats, and under each loader its case of each of them; the fastest of both first."""
-        formats = list(dict.fromkeys(case.label.format for case in self.cases))
-        by_place = {(case.label.format, case.label.loader): case for case in self.cases}
-        loaders = dict.fromkeys(case.label.loader for case in self.cases)
-        return formats, {loader: [by_place.get((name, loader)) for name in formats] for loader in loaders}
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON, without the records."""
@@ -199,9 +190,9 @@ def _context(
     cold = {key: rate for key, rate in every.items() if not read_on_open(by_case[key])} or every
     verdict = verdict_on(cold, min_difference)
     speeds = median_rates(every)
-    relative = {verdict.fastest: Estimate(1.0, None, None), **verdict.relative}
+    relative = {verdict.fastest: Estimate(1.0), **verdict.relative}
     rest = (key for key in speeds if key not in relative)
-    relative |= {key: Estimate(speeds[verdict.fastest] / speeds[key], None, None) for key in rest}
+    relative |= {key: Estimate(speeds[verdict.fastest] / speeds[key]) for key in rest}
     ordered = [
         replace(
             case_summary(key, by_case[key], labels[key], time),
@@ -211,7 +202,7 @@ def _context(
         )
         for key, time in relative.items()
     ]
-    return Context(title, ordered, verdict, records, by_case)
+    return Context(title, ordered, verdict, records)
 
 
 def case_summary(key: str, rounds: Sequence[Record], label: Label, relative: Estimate) -> CaseSummary:
@@ -219,7 +210,11 @@ def case_summary(key: str, rounds: Sequence[Record], label: Label, relative: Est
     metrics = {metric.name: metric.summarise(rounds) for metric in METRICS}
     limit = max((r.limit for r in rounds if r.limit), key=lambda one: one.bytes_per_s, default=None)
     profiled = [r.timing for r in rounds if r.timing.stages]
-    names = list(profiled[0].stages or {}) if profiled else []
+    stages = {
+        name: statistics.median((timing.stages or {}).get(name, 0.0) for timing in profiled)
+        for name in (profiled[0].stages if profiled else None) or ()
+    }
+    threads_s = [timing.reader_threads_s or 0.0 for timing in profiled]
     return CaseSummary(
         key=key,
         label=label,
@@ -228,23 +223,14 @@ def case_summary(key: str, rounds: Sequence[Record], label: Label, relative: Est
         metrics={name: value for name, value in metrics.items() if value is not None},
         relative=relative,
         limit=limit.name if limit else None,
-        stages={
-            name: statistics.median((timing.stages or {}).get(name, 0.0) for timing in profiled)
-            for name in names
-        }
-        or None,
+        stages=stages or None,
         unverified=next((r.unverified for r in rounds if r.unverified), []),
         verified=next((r.verified for r in rounds if r.verified), None),
         slowest=slowest_rank(rounds),
         head=any(r.timing.partial is not None and r.timing.partial.head for r in rounds),
         covered=covered_share(rounds),
-        reader_threads_s=statistics.median(timing.reader_threads_s or 0.0 for timing in profiled)
-        if profiled
-        else None,
+        reader_threads_s=statistics.median(threads_s) if threads_s else None,
     )
-
-
-Part = tuple[int, int]  # its first batch, and the one after its last
 
 
 def covered_share(rounds: Sequence[Record]) -> float | None:
@@ -254,7 +240,8 @@ def covered_share(rounds: Sequence[Record]) -> float | None:
     independently of each other: what several of them have in common is an expectation. None where a round
     is no part, or begins at the head of an order that the loader chooses.
     """
-    parts: dict[tuple[int, int], Part] = {}  # runs with one seed read the same rows
+    # the first batch of each part, and the one after its last; runs with one seed read the same rows
+    parts: dict[tuple[int, int], tuple[int, int]] = {}
     for record in rounds:
         partial = record.timing.partial
         if partial is None or partial.starts is None or partial.epoch_batches is None:
@@ -264,15 +251,10 @@ def covered_share(rounds: Sequence[Record]) -> float | None:
         for number, start in enumerate(partial.starts):
             known = parts.get((record.round, number), (start, start))
             parts[record.round, number] = start, max(known[1], start + count)
-    if rounds[0].case["order"] == "sequential":
-        return sum(high - low for low, high in _united(parts.values())) / length
-    return 1 - math.prod(1 - (high - low) / length for low, high in parts.values())
-
-
-def _united(parts: Iterable[Part]) -> Iterator[Part]:
-    """Yield parts that cover the same batches without overlap."""
-    end = 0
-    for low, high in sorted(parts):
-        if high > end:
-            yield max(low, end), high
-            end = high
+    if rounds[0].case["order"] != "sequential":
+        return 1 - math.prod(1 - (high - low) / length for low, high in parts.values())
+    covered = end = 0
+    for low, high in sorted(parts.values()):
+        covered += max(0, high - max(low, end))
+        end = max(end, high)
+    return covered / length

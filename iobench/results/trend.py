@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base import grouped
 from iobench.results import cases, stats
 from iobench.results.display import Block, table
 from iobench.results.metrics import mib_text
-from iobench.results.record import Facets, Record
+from iobench.results.record import Record
 from iobench.results.run_warning import BACKGROUND_SIGNS
 from iobench.results.stats import Estimate
 
@@ -126,19 +127,15 @@ def case_points(name: str, records: Sequence[Record]) -> list[CasePoint]:
 
 def trends(points: Iterable[CasePoint]) -> list[Trend]:
     """Return the trend of every case that several runs measured, those with a step first."""
-    groups: dict[str, list[CasePoint]] = {}
-    for one in points:
-        groups.setdefault(one.key, []).append(one)
+    groups = grouped((one.key, one) for one in points)
     several = {key: chosen for key, group in groups.items() if len(chosen := _chosen(group)) >= MIN_RUNS}
-    facets = {key: groups[key][0].facets for key in several}
-    labels = _labels(facets)
-    result = [
-        Trend(
-            str(facets[key]["dataset"]), labels[key], key, chosen, _step(chosen, SIGNIFICANCE / len(several))
-        )
-        for key, chosen in several.items()
-    ]
-    return sorted(result, key=lambda trend: (trend.step is None, trend.dataset))
+    by_dataset = grouped((str(groups[key][0].facets["dataset"]), key) for key in several)
+    result = list[Trend]()
+    for dataset in sorted(by_dataset):
+        for key, label in cases.labels({key: groups[key][0].facets for key in by_dataset[dataset]}).items():
+            step = _step(several[key], SIGNIFICANCE / len(several))
+            result.append(Trend(dataset, str(label), key, several[key], step))
+    return sorted(result, key=lambda trend: trend.step is None)
 
 
 def blocks_of(trends: Sequence[Trend]) -> Iterator[Block]:
@@ -150,15 +147,6 @@ def blocks_of(trends: Sequence[Trend]) -> Iterator[Block]:
         first, *_, last = (mib_text(point.bytes_per_s.median) for point in trend.points)
         rows.append((trend.dataset, trend.case, str(len(trend.points)), first, last, trend.sparkline))
     yield table(titles, rows, heads=2)
-
-
-def _labels(facets: Mapping[str, Facets]) -> dict[str, str]:
-    """Return the label of each case among those of its dataset, which is named separately."""
-    by_dataset: dict[str, dict[str, Facets]] = {}
-    for key, one in facets.items():
-        by_dataset.setdefault(str(one["dataset"]), {})[key] = one
-    all_labels = [cases.labels(facets) for facets in by_dataset.values()]
-    return {key: str(label) for labels in all_labels for key, label in labels.items()}
 
 
 def _chosen(points: Sequence[CasePoint]) -> list[TrendPoint]:

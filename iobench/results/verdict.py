@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from iobench.base import grouped
 from iobench.base.finding import Finding
 from iobench.base.text import ENUMERATED, enumerated
 from iobench.base.units import counted, percent_text, rate_text, seconds_text, three_digits
@@ -23,9 +24,7 @@ from iobench.results.warnings import MACHINE_KINDS
 
 MAX_HIDDEN_WAIT = 0.1  # share of a training spent waiting: no format or loader can gain more than that
 WIDE = 3.0  # ends of an interval this many times apart say no more than the lower one
-MINOR = (
-    1.5  # times: a choice that changes the speed by less hardly matters beside one that changes it by more
-)
+MINOR = 1.5  # times: a choice that changes the speed by less hardly matters beside one with more effect
 MAX_LOADERS = 2  # named in a group of leaders
 MANY_CONTEXTS = 3  # named in a sentence; of more, only their number
 STEP_BOUND = "Neither format nor loader matters here: the training step takes at least {:.0%} of the time"
@@ -76,13 +75,19 @@ def use(contexts: Sequence[Context]) -> Finding:
     if any(one.verdict.outcome == "few-rounds" for one in compared):
         names = enumerated([one.cases[0].label.short for one in compared])
         return _few_rounds(f"Too few rounds for a verdict; highest medians: {names}", {"fastest": names})
-    where = _everywhere(compared)
+    where = {1: f"with {compared[0].title}", 2: "in both contexts"}.get(
+        len(compared), f"in all {len(compared)} contexts"
+    )
     if everywhere := _leading_in_all(compared, lambda case: case.choice):
         values: Values = {"use": everywhere[0].label.short, "others": len(everywhere) - 1}
         leads = "leaders" if len(everywhere) > 1 else "a leader"
         return Finding("same-everywhere", f"Use {group_text(everywhere)}: {leads} {where}", values=values)
-    by_context = (f"{group_text(one.leaders)} ({one.title})" for one in compared)
-    named = "; ".join(by_context) if len(compared) <= MANY_CONTEXTS else _most_frequent(compared)
+    if len(compared) <= MANY_CONTEXTS:
+        named = "; ".join(f"{group_text(one.leaders)} ({one.title})" for one in compared)
+    else:
+        led = [case.label.short for context in compared for case in context.leaders]
+        usual = max(led, key=led.count)
+        named = f"{usual} leads in {led.count(usual)} of {len(compared)} contexts, others in the rest"
     if loaders := _leading_in_all(compared, lambda case: case.label.loader):
         loader = loaders[0].label.loader
         message = f"Use {loader} {where}; the format depends: {named}"
@@ -134,9 +139,7 @@ def group_text(leaders: Sequence[CaseSummary]) -> str:
     """Return cases in few words, each loader once: `stream over npy or memmap, or native over npy`."""
     if len(leaders) == 1:
         return leaders[0].name
-    formats: dict[str, list[str]] = {}
-    for case in leaders:
-        formats.setdefault(case.label.loader, []).append(case.label.format)
+    formats = grouped((case.label.loader, case.label.format) for case in leaders)
     several = sorted(formats, key=lambda loader: len(formats[loader]), reverse=True)
     texts = [f"{loader} over {_either(formats[loader])}" for loader in several[:MAX_LOADERS]]
     more = sum(len(formats[loader]) for loader in several[MAX_LOADERS:])
@@ -269,12 +272,6 @@ def _either(names: Sequence[str]) -> str:
     return enumerated(names, most).replace(" and ", " or ")
 
 
-def _everywhere(contexts: Sequence[Context]) -> str:
-    return {1: f"with {contexts[0].title}", 2: "in both contexts"}.get(
-        len(contexts), f"in all {len(contexts)} contexts"
-    )
-
-
 def _leading_in_all(contexts: Sequence[Context], key: Callable[[CaseSummary], str]) -> list[CaseSummary]:
     """Return the leaders, by key, that lead in all contexts.
 
@@ -282,26 +279,15 @@ def _leading_in_all(contexts: Sequence[Context], key: Callable[[CaseSummary], st
     """
     led = [{key(case) for case in context.leaders} for context in contexts]
     common = set.intersection(*led)
-    times: dict[str, list[float]] = {}
-    first: dict[str, CaseSummary] = {}
-    for context in contexts:
-        for case in context.leaders:
-            if key(case) in common:
-                times.setdefault(key(case), []).append(case.relative.median)
-                first.setdefault(key(case), case)
-    loaders = Counter(case.label.loader for case in first.values())
+    alike = grouped((key(case), case) for context in contexts for case in context.leaders)
+    several = [cases for name, cases in alike.items() if name in common]
+    loaders = Counter(first.label.loader for first, *_ in several)
 
-    def place(one: str) -> tuple[int, float]:
-        return -loaders[first[one].label.loader], statistics.geometric_mean(times[one])
+    def place(cases: Sequence[CaseSummary]) -> tuple[int, float]:
+        times = [case.relative.median for case in cases]
+        return -loaders[cases[0].label.loader], statistics.geometric_mean(times)
 
-    return [first[one] for one in sorted(times, key=place)]
-
-
-def _most_frequent(contexts: Sequence[Context]) -> str:
-    """Return the choice that leads most often, and how often."""
-    led = [case.label.short for context in contexts for case in context.leaders]
-    usual = max(led, key=led.count)
-    return f"{usual} leads in {led.count(usual)} of {len(contexts)} contexts, others in the rest"
+    return [first for first, *_ in sorted(several, key=place)]
 
 
 def _representative(contexts: Sequence[Context]) -> list[tuple[Context, CaseSummary]]:
@@ -398,10 +384,7 @@ def _spreads(contexts: Sequence[Context], of: str, under: str) -> list[_Spread]:
     """Return the largest spread over the contexts under each loader or format that has several cases."""
     found: dict[str, list[tuple[float, str]]] = {}
     for context in contexts:
-        groups: dict[str, list[CaseSummary]] = {}
-        for case in context.cases:
-            if case.candidate:
-                groups.setdefault(getattr(case.label, under), []).append(case)
+        groups = grouped((str(getattr(case.label, under)), case) for case in context.cases if case.candidate)
         for name, cases_there in groups.items():
             if len({getattr(case.label, of) for case in cases_there}) > 1:
                 fastest, *_, slowest = sorted(cases_there, key=lambda case: case.relative.median)
@@ -424,10 +407,11 @@ def _least(spreads: Sequence[_Spread]) -> _Spread | None:
 
 def _limit(best: Sequence[CaseSummary]) -> Finding | None:
     """Return which share of each lowest limit these cases reach."""
-    shares: dict[str, list[float]] = {}
-    for case in best:
-        if case.limit is not None and case.limit_share is not None:
-            shares.setdefault(case.limit, []).append(case.limit_share)
+    shares = grouped(
+        (case.limit, case.limit_share)
+        for case in best
+        if case.limit is not None and case.limit_share is not None
+    )
     if not shares:
         return None
     texts = [f"{range_text(found, percent_text)} of the {name} limit" for name, found in shares.items()]
@@ -442,21 +426,17 @@ def _of_the_limit(best: Sequence[CaseSummary]) -> str:
 
 def _uncertain(contexts: Sequence[Context], warned: Sequence[str]) -> Finding | None:
     """Return where the order of the leaders is open, and what disturbed the machine."""
-    undecided = [one for one in contexts if one.verdict.outcome == "level"]
+    undecided = sum(one.verdict.outcome == "level" for one in contexts)
     texts = list[str]()
     if undecided:
-        part = (
-            "every context"
-            if len(undecided) == len(contexts)
-            else f"{len(undecided)} of {len(contexts)} contexts"
-        )
+        part = "every context" if undecided == len(contexts) else f"{undecided} of {len(contexts)} contexts"
         where = f" in {part}" if len(contexts) > 1 else ""
         texts.append(f"which leader is fastest{where} (more --rounds may tell)")
     if warned:
         texts.append(f"the machine: {enumerated(warned)}")
     if not texts:
         return None
-    values: Values = {"undecided": len(undecided), "warnings": ", ".join(warned)}
+    values: Values = {"undecided": undecided, "warnings": ", ".join(warned)}
     return Finding("uncertain", f"Uncertain: {'; '.join(texts)}", values=values)
 
 
@@ -466,6 +446,5 @@ def _break_even_epochs(best: CaseSummary, other: CaseSummary) -> float:
     best_epoch, other_epoch = best.value("epoch_s"), other.value("epoch_s")
     if best_open is None or other_open is None or best_epoch is None or other_epoch is None:
         return 0.0
-    if other_epoch <= best_epoch:
-        return 0.0
-    return max(0.0, (best_open - other_open) / (other_epoch - best_epoch))
+    gained_s = other_epoch - best_epoch
+    return max(0.0, (best_open - other_open) / gained_s) if gained_s > 0 else 0.0

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from iobench.base import thresholds
+from iobench.base import grouped, thresholds
 from iobench.base.units import counted, rate_text, seconds_text, three_digits
 from iobench.results import cache_warnings, cases, stats
 from iobench.results.cache_warnings import is_warm
-from iobench.results.record import Record
+from iobench.results.record import Record, Rounds
 from iobench.results.run_warning import (
     BACKGROUND_CPU,
     BACKGROUND_DISK,
@@ -20,7 +20,6 @@ from iobench.results.run_warning import (
     BackgroundSign,
     CaseCheck,
     Check,
-    Rounds,
     RunWarning,
     Values,
     above,
@@ -76,15 +75,12 @@ def case_warnings(
 
 def _unverified(groups: cases.Groups) -> Iterator[RunWarning]:
     """Yield a warning for each set of reasons why content was not verified, with its cases."""
-    kinds: dict[str, str] = {}
-    concerned: dict[str, list[str]] = {}
-    for key, rounds in groups.items():
-        if reasons := next((one.unverified for one in rounds if one.unverified), []):
-            said = "; ".join(map(str, reasons))
-            kinds[said] = ", ".join(one.kind for one in reasons)
-            concerned.setdefault(said, []).append(key)
-    for said, keys in concerned.items():
-        values: Values = {"reasons": kinds[said]}
+    every = {
+        key: next((one.unverified for one in rounds if one.unverified), []) for key, rounds in groups.items()
+    }
+    alike = grouped(("; ".join(map(str, reasons)), key) for key, reasons in every.items() if reasons)
+    for said, keys in alike.items():
+        values: Values = {"reasons": ", ".join(one.kind for one in every[keys[0]])}
         yield RunWarning("unverified-content", f"content not verified: {said}", keys, values=values)
 
 

@@ -8,21 +8,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Protocol
 
 from iobench.base.credentials import scrubbed
 from iobench.base.finding import Finding
@@ -34,17 +20,15 @@ from iobench.results.display import Block, Columns
 from iobench.results.record_file import plain
 from iobench.results.run_warning import RunWarning
 
+if TYPE_CHECKING:  # rich takes long to import, and `--help` does without
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
 EVERY_S = 30.0  # between two lines about a step that takes long
 WIDE = 240  # minimum columns for files and pipes, where no table is cut off
 LINE = 100  # columns of sentences, and of tables that can be split
 LONG = 24  # characters of a cell: a column of longer texts may wrap
-
-
-class _Speed(ProgressColumn):
-    """Bytes per second in binary units, as everywhere else; rich's own column is decimal."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{bytes_text(task.speed)}/s" if task.speed else "")
 
 
 def note(text: str) -> None:
@@ -55,6 +39,11 @@ def note(text: str) -> None:
 def warning(one: Finding | RunWarning) -> None:
     """Print a warning to stderr, its kind first: `warning[few-rounds]: …`."""
     note(f"warning[{one.kind}]: {one.sentence}")
+
+
+def error(kind: str, message: str) -> None:
+    """Print an error to stderr, its kind first: `iobench: error[corrupt-artifact]: …`."""
+    note(f"iobench: error[{kind}]: {message}")
 
 
 def result(*lines: str) -> None:
@@ -104,7 +93,6 @@ def blocks(shown: Iterable[Block], to_stderr: bool = False) -> None:
 
 
 def _rendered(block: Block, width: int) -> Iterator[str | Table]:
-    """Yield the tables of a block, its title and its lines."""
     if block.style == "table":
         yield from _tables(block, width)
     if block.title:
@@ -131,6 +119,8 @@ def _tables(block: Block, width: int) -> Iterator[Table]:
 
 def _width(title: str, cells: Sequence[str | None], most: int = LONG) -> int:
     """Return the least width of a column: that of its longest cell, of texts that wrap at `most`."""
+    from rich.cells import cell_len
+
     longest = max((cell_len(printable(cell)) for cell in cells if cell), default=0)
     least = longest if is_numeric(cells) else min(longest, most)
     return max(least, *map(len, title.split("\n")))
@@ -138,6 +128,9 @@ def _width(title: str, cells: Sequence[str | None], most: int = LONG) -> int:
 
 def rich_table(columns: Columns, heads: int = 1) -> Table:
     """Return a table without rules, its heads and words to the left, its figures to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     table.show_header = any(title for title, _ in columns)
     for number, (title, cells) in enumerate(columns):
@@ -154,6 +147,8 @@ def rich_table(columns: Columns, heads: int = 1) -> Table:
 
 def plain_text(text: str) -> Text:
     """Return a text in which markup and escape codes have no effect."""
+    from rich.text import Text
+
     return Text(printable(text))
 
 
@@ -204,14 +199,24 @@ def progress() -> Iterator[Report]:
     if not sys.stderr.isatty():
         yield _line_by_line()
         return
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.text import Text
+
+    class Speed(rich.ProgressColumn):
+        """Bytes per second in binary units, as everywhere else; rich's own column is decimal."""
+
+        def render(self, task: rich.Task) -> Text:
+            return Text(f"{bytes_text(task.speed)}/s" if task.speed else "")
+
     columns = (
-        TextColumn("{task.description:32}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        _Speed(),
-        TimeRemainingColumn(compact=True),
+        rich.TextColumn("{task.description:32}", markup=False),
+        rich.BarColumn(),
+        rich.DownloadColumn(binary_units=True),
+        Speed(),
+        rich.TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks = {}
 
         def report(what: str, done: int, total: int) -> None:
@@ -222,15 +227,16 @@ def progress() -> Iterator[Report]:
         yield report
 
 
-class _Console(Console):
-    """A console that leaves the standard streams as they are, also where their reader is gone."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise the BrokenPipeError, where rich would send standard output to nowhere and exit."""
-        raise
-
-
 def _console(to_stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    class Unredirected(Console):
+        """A console that leaves the standard streams as they are, also where their reader is gone."""
+
+        def on_broken_pipe(self) -> None:
+            """Raise the BrokenPipeError, where rich would send standard output to nowhere and exit."""
+            raise
+
     file = sys.stderr if to_stderr else results()
     width = None if file.isatty() else WIDE
-    return _Console(file=file, highlight=False, markup=False, emoji=False, width=width)
+    return Unredirected(file=file, highlight=False, markup=False, emoji=False, width=width)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted
@@ -13,22 +16,30 @@ from iobench.results.columns import blocks_of
 from iobench.results.metrics import rank_layout
 from iobench.results.record import Record
 from iobench.results.summary import summarise
+from iobench.results.verdict import as_json
 from iobench.terminal import display
 
-COMMON = (
-    "device",
-    "cache",
-    "order",
-    "batch_size",
-    "batch_tokens",
-    "model",
-    "step_s",
-)  # facets shown once above the table if all cases share them
+# facets shown once above the table if all cases share them
+COMMON = ("device", "cache", "order", "batch_size", "batch_tokens", "model", "step_s")
 MAX_WARNINGS = 3  # of a run, shown with its tables
 
 
-def run(outcome: Run, smallest: float, wide: bool = False, long: bool = False) -> None:
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of a command that shows records; differences below `smallest` do not count."""
+
+    smallest: float = stats.MIN_DIFFERENCE
+    as_json: bool = False
+    wide: bool = False
+    long: bool = False
+    warnings: bool = False  # all of them
+
+
+def run(outcome: Run, options: TableOptions) -> None:
     """Print the tables of a run, its notes and the answer."""
+    if options.as_json:
+        records(outcome.valid_records, options, outcome.path.stem, outcome.as_dict())
+        return
     if not outcome.valid_records:
         for one in outcome.notes:
             display.note(str(one))
@@ -38,7 +49,7 @@ def run(outcome: Run, smallest: float, wide: bool = False, long: bool = False) -
         display.note(f"not measured: {'; '.join(missing)}")
     for text in _together(outcome.notes):
         display.note(text)
-    records(outcome.valid_records, smallest, wide, long, name=outcome.path.stem)
+    records(outcome.valid_records, options, outcome.path.stem)
     for path in outcome.traces:
         display.note(f"trace: {path}")
     display.note(f"records: {outcome.path}")
@@ -58,15 +69,15 @@ def _together(notes: Sequence[Finding]) -> list[str]:
 
 def records(
     chosen: Sequence[Record],
-    smallest: float = stats.MIN_DIFFERENCE,
-    wide: bool = False,
-    long: bool = False,
-    *,
+    options: TableOptions,
     name: str,
-    warnings: bool = False,
+    values: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Print the warnings about some records, then the answer and the tables."""
-    described = summarise(chosen, smallest)
+    """Print the warnings about some records, then the answer and the tables; as JSON with these `values`."""
+    described = summarise(chosen, options.smallest)
+    if options.as_json:
+        display.as_json({**values, **as_json(described)})
+        return
     display.result(*_run_lines(chosen), "")
     leaders = {str(case.label) for case in described.cases if case.leader}
     ordered = sorted(
@@ -74,12 +85,12 @@ def records(
         key=lambda one: (one.kind == "unverified-content", not leaders.isdisjoint(one.cases)),
         reverse=True,
     )
-    shown = ordered if warnings else ordered[:MAX_WARNINGS]
+    shown = ordered if options.warnings else ordered[:MAX_WARNINGS]
     for one in shown:
         display.warning(one)
     if more := len(ordered) - len(shown):
         display.note(f"{counted(more, 'more warning')}: iobench runs show {name} --warnings")
-    display.blocks(blocks_of(described, wide, long))
+    display.blocks(blocks_of(described, options.wide, options.long))
 
 
 def _run_lines(records: Sequence[Record]) -> list[str]:
@@ -91,14 +102,10 @@ def _run_lines(records: Sequence[Record]) -> list[str]:
         for name in COMMON
         if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
     ]
+    ranks = {rank_layout(record) for record in records}
+    shared += [layout for layout in ranks if layout and len(ranks) == 1]
     return [
-        ", ".join([*shared, *_ranks(records), counted(rounds, "round")]),
+        ", ".join([*shared, counted(rounds, "round")]),
         f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
         f"{bytes_text(machine.memory_bytes)}{gpu}; {machine.disk}",
     ]
-
-
-def _ranks(records: Sequence[Record]) -> list[str]:
-    """Return the numbers of ranks and hosts, if all records have the same."""
-    first, *others = {rank_layout(record) for record in records}
-    return [first] if first and not others else []

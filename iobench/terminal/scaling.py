@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iobench.base import INTERRUPTED
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidSettings, conflict
 from iobench.base.units import counted
 from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record_file
-from iobench.results.record import Record
 from iobench.results.scaling_curve import blocks_of, curves
-from iobench.results.summary import summarise
-from iobench.results.verdict import as_json as summary_as_json
 from iobench.terminal import display, runs
 
 if TYPE_CHECKING:
@@ -41,40 +40,12 @@ class Over:
     def parse(cls, ranks: str | None, ray: str | None, ranks_per_host: str | None) -> Over:
         """Parse the three options, at least one of them given; InvalidSettings if they exclude each other."""
         if ray is None and ranks_per_host is not None:
-            raise InvalidSettings(
-                "--ranks-per-host without --ray", kind="conflicting-options", hint="add --ray ADDRESS"
-            )
+            raise conflict("--ranks-per-host without --ray", "add --ray ADDRESS")
         if ray is not None and ranks is not None:
-            raise InvalidSettings(
-                "--ranks with --ray",
-                kind="conflicting-options",
-                hint="use --ranks-per-host instead of --ranks",
-            )
+            raise conflict("--ranks with --ray", "use --ranks-per-host instead of --ranks")
         if ray is None:
             return cls(numbers_of(ranks or "1"))
         return cls(numbers_of(ranks_per_host or "1", "--ranks-per-host"), ray)
-
-
-@dataclass
-class TimeShares:
-    """Equal shares of `--max-time` for the numbers of ranks; None where it was not given.
-
-    What a command took beyond its share is expected of the next one, too: the start of its ranks.
-    """
-
-    max_time_s: float | None = None
-    began: float = field(default_factory=time.monotonic)
-    _late_s: float = 0.0
-
-    def run(self, launch: Launch, number: int, arguments: Sequence[str], left: int) -> int:
-        """Run one of `left` commands in its share of the time and return its exit code."""
-        if self.max_time_s is None:
-            return launch(number, arguments, _note)
-        began = time.monotonic()
-        share_s = max(LEAST_S, (self.began + self.max_time_s - began) / left - self._late_s)
-        code = launch(number, [*arguments, "--max-time", f"{share_s:.1f}"], _note)
-        self._late_s = max(0.0, time.monotonic() - began - share_s)
-        return code
 
 
 def numbers_of(text: str, option: str = "--ranks") -> list[int]:
@@ -95,7 +66,7 @@ def run_over(
     options: RunOptions,
     typed: Sequence[str],
     file: Path,
-    showing: tuple[float, bool, bool, bool],
+    shown: runs.TableOptions,
     began: float,
 ) -> int:
     """Run the typed command over each number of ranks and return the exit code.
@@ -103,22 +74,21 @@ def run_over(
     Settings that some number of ranks cannot have are refused before any of them starts. The time of the
     options, counted from `began`, is for all of them.
     """
-    times = TimeShares(options.max_time, began)
     from iobench.bench.run import cases_here
 
-    arguments = passed_on(typed)
-    if over.address is None:
-        for number in over.numbers:
-            cases_here(manifest, options, number)
-        return over_ranks(over.numbers, arguments, file, *showing, times=times)
-    from iobench.ranks.ray_hosts import launcher
+    launch: Launch = torchrun
+    numbers, arguments = over.numbers, passed_on(typed)
+    with ExitStack() as ends:
+        if over.address is not None:
+            from iobench.ranks.ray_hosts import launcher
 
-    arguments += ["--data-dir", str(manifest.data_dir.absolute())]
-    with launcher(over.address) as (hosts, launch):
-        totals = [number * hosts for number in over.numbers]
-        for number in totals:
+            hosts, launch = ends.enter_context(launcher(over.address))
+            numbers, file = [number * hosts for number in numbers], file.absolute()
+            arguments += ["--data-dir", str(manifest.data_dir.absolute())]
+        for number in numbers:
             cases_here(manifest, options, number)
-        return over_ranks(totals, arguments, file.absolute(), *showing, launch, times)
+        ends_at = None if options.max_time is None else began + options.max_time
+        return over_ranks(numbers, arguments, file, shown, launch, ends_at)
 
 
 def passed_on(arguments: Sequence[str]) -> list[str]:
@@ -136,30 +106,36 @@ def over_ranks(
     numbers: Sequence[int],
     arguments: Sequence[str],
     out: Path,
-    smallest: float,
-    as_json: bool,
-    wide: bool,
-    long: bool,
-    launch: Launch = torchrun,
-    times: TimeShares | None = None,
+    shown: runs.TableOptions,
+    launch: Launch,
+    ends_at: float | None,
 ) -> int:
     """Run over each number of ranks, append records to `out`, print tables and curves; return the exit code.
 
-    `launch` starts the ranks, by default on this host. An error of one number is printed; the others run.
-    After Ctrl-C none does, and what was measured is shown.
+    `launch` starts the ranks. An error of one number is printed; the others run. After Ctrl-C none does, and
+    what was measured is shown. The numbers have equal shares of the time until `ends_at`, if that is given.
+    What a command took beyond its share is expected of the next one, too: the start of its ranks.
     """
     before = len(record_file.read(out)[0]) if out.exists() else 0
-    failed, interrupted, times = False, False, times or TimeShares()
+    failed, interrupted, late_s = False, False, 0.0
     for done, number in enumerate(numbers):
         display.note(f"{counted(number, 'rank')}:")
+        words, started, share_s = [*arguments, "--out", str(out)], time.monotonic(), math.inf
+        if ends_at is not None:
+            share_s = max(LEAST_S, (ends_at - started) / (len(numbers) - done) - late_s)
+            words += ["--max-time", f"{share_s:.1f}"]
         try:
-            failed |= times.run(launch, number, [*arguments, "--out", str(out)], len(numbers) - done) != 0
+            failed |= launch(number, words, _note) != 0
         except KeyboardInterrupt:
             interrupted = True
             break
-    records = record_file.read(out)[0][before:] if out.exists() else []
-    if records:
-        _show(records, smallest, as_json, wide, long, out.stem)
+        late_s = max(0.0, time.monotonic() - started - share_s)
+    if records := record_file.read(out)[0][before:] if out.exists() else []:
+        scaling = curves(records)
+        runs.records(records, shown, out.stem, {"curves": scaling})
+        if not shown.as_json and any(len(curve.points) > 1 for curve in scaling):
+            display.result("")
+            display.blocks(blocks_of(scaling))
         display.note(f"records: {out}")
     return INTERRUPTED if interrupted else int(failed)
 
@@ -168,17 +144,3 @@ def _note(line: str) -> None:
     """Print a line of rank 0, except those that are printed once for all numbers of ranks."""
     if not line.startswith(("warning[", "records: ", "iobench: interrupted")):
         display.note(line)
-
-
-def _show(
-    records: Sequence[Record], smallest: float, as_json: bool, wide: bool, long: bool, name: str
-) -> None:
-    scaling = curves(records)
-    if as_json:
-        summary = summary_as_json(summarise(records, smallest))
-        display.as_json({"curves": scaling, **summary})
-        return
-    runs.records(records, smallest, wide, long, name=name)
-    if any(len(curve.points) > 1 for curve in scaling):
-        display.result("")
-        display.blocks(blocks_of(scaling))

@@ -16,6 +16,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.host.device import in_use
 from iobench.host.rank_info import process_rank
 from iobench.results.display import Block
+from iobench.terminal import display
 
 T = TypeVar("T")
 
@@ -73,8 +74,6 @@ class _Report:
 
 def _show(blocks: Iterable[Block]) -> None:
     """Print to stderr; where that is not possible, training goes on all the same."""
-    from iobench.terminal import display  # it takes long to import, and only now it is needed
-
     shown = list(blocks)
     if sys.stderr is not None:
         with suppress(OSError, ValueError):  # a disk that is full or a reader that is gone; a closed file

@@ -29,6 +29,7 @@ from iobench.results import record_file
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
 from iobench.terminal import scaling
+from iobench.terminal.runs import TableOptions
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 
@@ -404,7 +405,5 @@ def test_cases_that_ranks_cannot_measure_are_refused_before_any_starts(images, m
     monkeypatch.setattr(scaling, "over_ranks", lambda *asked: pytest.fail("started"))
     options = RunOptions(("npy",), ("native",), model=("mlp",), device=("cpu",))
     with pytest.raises(InvalidSettings, check=kind("ranks-model")):
-        scaling.run_over(
-            scaling.Over([1, 2]), images, options, [], tmp_path / "r.jsonl", (0.05, False, False), 0.0
-        )
+        scaling.run_over(scaling.Over([1, 2]), images, options, [], tmp_path / "r.jsonl", TableOptions(), 0.0)
     assert capsys.readouterr().err == ""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -15,10 +15,10 @@ from typer.core import TyperCommand, TyperOption
 from iobench.base.errors import InvalidSettings
 from iobench.base.standard_streams import stdout_to_stderr
 from iobench.bench.options import DEVICE_HELP
-
-if TYPE_CHECKING:
-    from iobench.formats import Field
-    from iobench.results.record import Record
+from iobench.formats import VARIES, Field, with_extents
+from iobench.results import record_file
+from iobench.results.record import Record
+from iobench.terminal import display
 
 T = TypeVar("T")
 
@@ -45,6 +45,7 @@ FIELD_HELP = (
 )
 ON_ERROR_HELP = "skip leaves out images of --source that cannot be decoded, and counts them. [default: stop]"
 ON_ERROR = ("stop", "skip")
+HASH = ("auto", "full")
 FILES = ("samples", "parts", "fields")
 FILES_HELP = (
     "What each file in a folder is: one of the samples, several of them end to end (parts), or one "
@@ -57,6 +58,7 @@ Out = Annotated[
     Path | None, typer.Option(help="Append records here. [default: a new file in DATA_DIR/results]")
 ]
 Long = Annotated[bool, typer.Option("--long", help="Show a line for each case, not a matrix.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show every metric.")]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 
 
@@ -80,11 +82,6 @@ def listed_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T,
         raise InvalidSettings(option, kind="not-a-number", expected=expected, found=repr(text)) from None
 
 
-def checked_hash(word: str) -> str:
-    """Return the value of `--hash`; InvalidSettings if it is not one."""
-    return checked_choice("--hash", word, ("auto", "full"))
-
-
 def checked_choice(option: str, word: str, choices: Sequence[str]) -> str:
     """Return the word; InvalidSettings names the option if it is none of the choices."""
     if word not in choices:
@@ -94,8 +91,6 @@ def checked_choice(option: str, word: str, choices: Sequence[str]) -> str:
 
 def field_of(text: str, option: str = "--field") -> Field:
     """Parse a field such as `x=float32[3,224,224]` or `y=int64`; InvalidSettings shows how to write one."""
-    from iobench.formats import VARIES, Field
-
     name, separator, rest = text.partition("=")
     dtype, bracket, shape = rest.partition("[")
     try:
@@ -114,8 +109,6 @@ def field_of(text: str, option: str = "--field") -> Field:
 
 def fields_with_extents(texts: Iterable[str]) -> tuple[Field, ...]:
     """Parse the fields of `--field`, each in which several axes vary followed by that of its extents."""
-    from iobench.formats import with_extents
-
     fields = [field_of(text) for text in texts]
     try:
         return with_extents(fields)
@@ -134,6 +127,12 @@ def fields_of(text: str) -> list[Field]:
     return [field_of(one, "--fields") for one in re.split(r",(?![^\[]*\])", text)]
 
 
+def was_typed(context: typer.Context, name: str) -> bool:
+    """Return whether an option was given on the command line, and not by its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def parsed(option: str, parse: Callable[..., T], *given: Any) -> T:
     """Parse what was typed with a parser of `units`; InvalidSettings names the option."""
     try:
@@ -144,9 +143,6 @@ def parsed(option: str, parse: Callable[..., T], *given: Any) -> T:
 
 def records_of(paths: Iterable[Path]) -> list[Record]:
     """Read the records of these files; report each unreadable line on stderr."""
-    from iobench.results import record_file
-    from iobench.terminal import display
-
     records = []
     for path in paths:
         readable, skipped = record_file.read(path)
@@ -215,8 +211,6 @@ class Command(TyperCommand):
         for option in dict.fromkeys(one for one in given if isinstance(one, TyperOption)):
             times = given.count(option)
             if times > 1 and not (option.multiple or option.is_flag or ctx.resilient_parsing):
-                from iobench.terminal import display
-
                 display.note(
                     f"{option.opts[0]} was given {times} times; only the last one counts; lists take commas"
                 )

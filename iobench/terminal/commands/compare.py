@@ -7,17 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidSettings, conflict
 from iobench.base.finding import Finding
 from iobench.base.units import parse_percent
 from iobench.bench.budget import Budget
 from iobench.bench.options import flag_of
+from iobench.results import compare as comparing
+from iobench.results import history
+from iobench.results.compare import CompareResult
+from iobench.results.machine_comparison import MachineComparison, compare_machines
+from iobench.results.record import Record
 from iobench.results.run_warning import LONGER
 from iobench.results.stats import ENOUGH_ROUNDS
+from iobench.results.warnings import MACHINE_KINDS, warnings_of
+from iobench.terminal import display
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -28,14 +35,9 @@ from iobench.terminal.commands._options import (
     Timeout,
     parsed,
     records_of,
+    was_typed,
     words_of,
 )
-
-if TYPE_CHECKING:
-    from iobench.results.compare import CompareResult
-    from iobench.results.machine_comparison import MachineComparison
-    from iobench.results.record import Record
-
 
 INCONCLUSIVE_CODE = 3  # exit code of --fail-on if the machine changed between the runs
 OF_LOADERS = ("max_time", "device", "timeout", "out")  # options that need --run
@@ -88,16 +90,12 @@ def compare(
 
     Example: iobench compare before.jsonl after.jsonl --fail-on slower:5%
     """
-    from iobench.results import compare as comparing
-    from iobench.terminal import display
-
     began, allowed = time.monotonic(), _allowed(fail_on)
     if as_json and markdown:
-        raise InvalidSettings("--json with --markdown", kind="conflicting-options", hint="give one of them")
+        raise conflict("--json with --markdown", "give one of them")
     smallest = parsed("--min-difference", parse_percent, min_difference)
     if machines:
         _check_typed(context, (*OF_LOADERS, *OF_VERDICTS), "without", "--machines")
-        from iobench.results.machine_comparison import compare_machines
 
         given = (base, *new)
         names = given if len({*map(_stems, given)}) < len(given) else map(_stems, given)
@@ -128,8 +126,6 @@ def compare(
 
 
 def _show(result: CompareResult | MachineComparison, as_json: bool, markdown: bool) -> None:
-    from iobench.terminal import display
-
     if markdown:
         display.result(*display.markdown(result.blocks()))
     else:
@@ -139,20 +135,14 @@ def _show(result: CompareResult | MachineComparison, as_json: bool, markdown: bo
 def _check_typed(context: typer.Context, names: Sequence[str], other: str, flag: str = "--run") -> None:
     """Raise InvalidSettings for an option that applies only with, or without, a flag."""
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise InvalidSettings(
-                f"{flag_of(name)} applies {other} {flag}",
-                kind="conflicting-options",
-                hint=f"add {flag}" if other == "with" else "omit it",
+        if was_typed(context, name):
+            raise conflict(
+                f"{flag_of(name)} applies {other} {flag}", f"add {flag}" if other == "with" else "omit it"
             )
 
 
 def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
     """Print the reasons to distrust a comparison."""
-    from iobench.results.warnings import MACHINE_KINDS, warnings_of
-    from iobench.terminal import display
-
     for name, records in runs.items():
         for warning in warnings_of(records):
             if warning.kind in MACHINE_KINDS:
@@ -166,8 +156,6 @@ def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
 
 def _records(data_dir: Path, name: str) -> list[Record]:
     """Return the records of one side: one run, or several separated by commas."""
-    from iobench.results import history
-
     names = [name] if history.is_file(Path(name)) else words_of(name)
     return records_of([history.find(data_dir, one) for one in names])
 
@@ -187,10 +175,8 @@ def _allowed(fail_on: str | None) -> float | None:
 
 def _judge(judged: CompareResult, gate: str) -> None:
     """Exit with 1 if a case got slower, with 3 if the machine changed too much to say."""
-    from iobench.terminal import display
-
     for complaints, code in ((judged.complaints, 1), (judged.warnings, INCONCLUSIVE_CODE)):
         for complaint in complaints:
-            display.note(f"iobench: error[{complaint.kind}]: --fail-on {gate}: {complaint.sentence}")
+            display.error(complaint.kind, f"--fail-on {gate}: {complaint.sentence}")
         if complaints:
             raise typer.Exit(code)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.text import printable, shortened
 from iobench.base.units import counted
+from iobench.results import history
 from iobench.results.display import Block, table
-from iobench.terminal.commands._options import AsJson, Command, DataDir, Long, records_of
-
-if TYPE_CHECKING:
-    from iobench.results.history import PastRun
+from iobench.results.history import PastRun
+from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, blocks_of
+from iobench.terminal import display, runs
+from iobench.terminal.commands._options import AsJson, Command, DataDir, Long, Wide, records_of
 
 app = typer.Typer(
     add_completion=False,
@@ -28,11 +30,8 @@ RunName = Annotated[str, typer.Argument(help="Run: a name or a file of records."
 
 
 @app.callback(invoke_without_command=True)
-def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
+def list_runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
     """List past runs, the newest first."""
-    from iobench.results import history
-    from iobench.terminal import display
-
     context.obj = data_dir
     if context.invoked_subcommand is not None:
         return
@@ -66,7 +65,7 @@ def show(
     name: RunName,
     data_dir: Here = None,
     long: Long = False,
-    wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
+    wide: Wide = False,
     warnings: Annotated[bool, typer.Option("--warnings", help="Show every warning.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,16 +73,8 @@ def show(
 
     Example: iobench runs show NAME --wide
     """
-    from iobench.results import history
-    from iobench.results.summary import summarise
-    from iobench.results.verdict import as_json as summary_as_json
-    from iobench.terminal import display, runs
-
-    records = records_of([history.find(data_dir or context.obj, name)])
-    if as_json:
-        display.as_json(summary_as_json(summarise(records)))
-    else:
-        runs.records(records, wide=wide, long=long, name=name, warnings=warnings)
+    options = runs.TableOptions(as_json=as_json, wide=wide, long=long, warnings=warnings)
+    runs.records(records_of([history.find(data_dir or context.obj, name)]), options, name)
 
 
 @app.command(cls=Command)
@@ -92,10 +83,6 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
 
     Example: iobench runs trend
     """
-    from iobench.results import history
-    from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, blocks_of
-    from iobench.terminal import display
-
     folder = data_dir or context.obj
     with display.progress() as progress:
         case_trends = history.trends(history.past(folder, progress))
@@ -122,9 +109,6 @@ def delete(
 
     Example: iobench runs delete NAME --yes
     """
-    from iobench.results import history
-    from iobench.terminal import display
-
     path = history.find(data_dir or context.obj, name)
     if not yes:
         if not sys.stdin.isatty():
@@ -147,9 +131,6 @@ def export(
 
     Example: iobench runs export --out rounds.csv
     """
-    from iobench.results import history
-    from iobench.terminal import display
-
     folder = data_dir or context.obj
     paths = [history.find(folder, name) for name in names or []]
     with display.progress() as progress:
@@ -160,13 +141,11 @@ def export(
     display.note(f"{counted(len(records), 'round')} in {out}")
 
 
-def _readable(data_dir: Path, past_runs: list[PastRun]) -> list[PastRun]:
-    """Return the runs that can be read, after a line for each other one."""
-    from iobench.results import history
-    from iobench.terminal import display
-
-    found = history.readable(data_dir, past_runs)
-    for past in past_runs:
-        if past.problem:
-            display.note(f"skipped: {past.problem}")
-    return found
+def _readable(data_dir: Path, past_runs: Sequence[PastRun]) -> list[PastRun]:
+    """Return the runs that can be read, after a line for each other one; RecordError without any."""
+    problems = [past.problem for past in past_runs if past.problem]
+    if len(problems) == len(past_runs):
+        raise problems[0] if problems else history.no_runs(data_dir)
+    for problem in problems:
+        display.note(f"skipped: {problem}")
+    return [past for past in past_runs if not past.problem]

@@ -8,16 +8,25 @@ from typing import Annotated, Any
 
 import typer
 
-from iobench.base.errors import InvalidSettings, IobenchError
+from iobench import formats as storage
+from iobench.base.errors import IobenchError, conflict
 from iobench.base.units import bytes_word, parse_elements
 from iobench.bench.options import check_above_zero
+from iobench.dataset.remote_dataset import dataset_named
+from iobench.dataset.staging import locked
+from iobench.dataset.verify import hash_rest, hashed_in_part
+from iobench.dataset.verify import verify as reread
+from iobench.host.device import pick_device
+from iobench.loading import loaders as known
 from iobench.results.display import table
+from iobench.terminal import datasets, display
 from iobench.terminal.commands._options import (
+    HASH,
     AsJson,
     DataDir,
     Device,
     NameOrAddress,
-    checked_hash,
+    checked_choice,
     parsed,
 )
 
@@ -27,8 +36,6 @@ def formats(as_json: AsJson = False) -> None:
 
     Example: iobench formats
     """
-    from iobench import formats as storage
-
     _describe("format", storage.describe(), as_json)
 
 
@@ -37,14 +44,10 @@ def loaders(as_json: AsJson = False) -> None:
 
     Example: iobench loaders
     """
-    from iobench.loading import loaders as known
-
     _describe("loader", known.describe(), as_json)
 
 
 def _describe(kind: str, described: list[dict[str, Any]], as_json: bool) -> None:
-    from iobench.terminal import display
-
     if as_json:
         display.as_json(described)
         return
@@ -97,17 +100,9 @@ def verify(
 
     Example: iobench verify
     """
-    from iobench.dataset.remote_dataset import dataset_named
-    from iobench.dataset.staging import locked
-    from iobench.dataset.verify import hash_rest, hashed_in_part
-    from iobench.dataset.verify import verify as reread
-    from iobench.terminal import datasets, display
-
     sample_bytes = None if sample is None else parsed("--sample", parse_elements, sample)
-    if checked_hash(hash) == "full" and sample is not None:
-        raise InvalidSettings(
-            "--sample with --hash full", kind="conflicting-options", hint="give one of them"
-        )
+    if checked_choice("--hash", hash, HASH) == "full" and sample is not None:
+        raise conflict("--sample with --hash full", "give one of them")
     manifest = dataset_named(data_dir, name)
     display.note(datasets.dataset_line(manifest, None if name else data_dir))
     with display.progress() as progress:
@@ -128,7 +123,7 @@ def verify(
         if problem is None:
             display.result(f"{variant}: intact" + (f" in a sample of up to {sample}" if sample else ""))
         else:
-            display.note(f"iobench: error[{problem.kind}]: {problem}")
+            display.error(problem.kind, str(problem))
     if manifest.part is not None:
         display.warning(hashed_in_part(manifest))
     raise typer.Exit(1 if any(problems.values()) else 0)
@@ -147,9 +142,6 @@ def limits(
     Example: iobench limits --device cuda
     """
     from iobench.bench.limits import survey
-    from iobench.dataset.remote_dataset import dataset_named
-    from iobench.host.device import pick_device
-    from iobench.terminal import datasets, display
 
     check_above_zero(batch_size=batch_size, seconds=seconds)
     manifest = dataset_named(data_dir, name)

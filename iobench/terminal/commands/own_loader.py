@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from iobench.base.options import check_number
 from iobench.base.units import parse_elements
 from iobench.bench.budget import Budget
 from iobench.bench.options import MODELS, check_above_zero
+from iobench.host.device import pick_device
+from iobench.objects.url import use_endpoint
+from iobench.terminal import display
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -56,7 +60,6 @@ def tune(
     budget = Budget(max_time)
     from iobench.advise.tune import next_step
     from iobench.advise.tune import tune as search
-    from iobench.terminal import display
 
     result = search(
         target,
@@ -102,8 +105,6 @@ def diagnose(
     """
     budget = Budget(max_time)
     from iobench.advise import diagnose as session
-    from iobench.host.device import pick_device
-    from iobench.terminal import display
 
     check_above_zero(batches=batches, max_time=max_time, timeout=timeout)
     diagnosis = session.diagnose(
@@ -158,8 +159,6 @@ def resume_check(
     Example: iobench resume-check stream
     """
     from iobench.bench.resume_check import ResumePlan, resumable_loaders, resume_check
-    from iobench.objects.url import use_endpoint
-    from iobench.terminal import display
 
     use_endpoint(s3_endpoint)
     check_above_zero(stop_after=stop_after, timeout=timeout)
@@ -172,8 +171,6 @@ def resume_check(
 
 
 def _numbers(option: str, text: str | None, least: int) -> tuple[int, ...]:
-    from iobench.base.options import check_number
-
     # one by one, because a number may come again
     numbers = tuple(listed_numbers(option, part, int)[0] for part in (text or "").split(",") if text)
     for number in numbers:

@@ -8,20 +8,35 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+from iobench import formats
 from iobench.base.credentials import shown_address
-from iobench.base.errors import InvalidSettings, IobenchError, SourceError
+from iobench.base.errors import InvalidSettings, IobenchError, SourceError, conflict
 from iobench.base.finding import Finding
 from iobench.base.units import parse_elements, parse_shape
 from iobench.bench.options import check_declared, command_option, declared
+from iobench.dataset.add import AddedSource
+from iobench.dataset.add import add as register
+from iobench.dataset.manifest import Manifest, check_name
+from iobench.dataset.manifest_file import FILE_NAME
+from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
+from iobench.dataset.prepare import prepare as write
+from iobench.dataset.remote_dataset import check_target, publish
+from iobench.dataset.sources import GeneratedLengths, Source, Synthetic, open_source
+from iobench.formats import DTYPES, VARIES, Schema
+from iobench.objects.client import ObjectStore
+from iobench.objects.url import use_endpoint
+from iobench.terminal import datasets, display
 from iobench.terminal.commands._declared_options import made_of, with_options
 from iobench.terminal.commands._options import (
     FIELD_HELP,
     FILES,
     FILES_HELP,
+    HASH,
     ON_ERROR,
     ON_ERROR_HELP,
     SOURCE_FORMAT_HELP,
@@ -30,18 +45,11 @@ from iobench.terminal.commands._options import (
     Hash,
     S3Endpoint,
     checked_choice,
-    checked_hash,
     fields_of,
     fields_with_extents,
     parsed,
     run_command,
 )
-
-if TYPE_CHECKING:
-    from iobench.dataset.sources import Source
-    from iobench.formats import Schema
-    from iobench.objects.client import ObjectStore
-
 
 OF_GENERATED = ("size", "dtype", "seed", "compressibility", "fields", "lengths")
 OF_SOURCE = ("columns", "source_format", "on_error", "files", "field")
@@ -94,20 +102,15 @@ class SourceOptions:
         choices=("packed", "separate"),
     )
     on_error: str | None = command_option(None, ON_ERROR_HELP, choices=ON_ERROR)
-
     files: str | None = command_option(None, FILES_HELP, choices=FILES)
 
     def __post_init__(self) -> None:
         check_declared(self)
         if self.source is not None and (given := self._typed(OF_GENERATED)):
-            raise InvalidSettings(
-                f"{', '.join(given)} with --source",
-                kind="conflicting-options",
-                hint="use them for generated data only",
-            )
+            raise conflict(f"{', '.join(given)} with --source", "use them for generated data only")
         for flag in self._typed(OF_SOURCE) if self.source is None else ():
             problem = f"{flag} is for data given by --source"
-            raise InvalidSettings(problem, kind="conflicting-options", hint=f"omit {flag}")
+            raise conflict(problem, f"omit {flag}")
 
     def _typed(self, names: tuple[str, ...]) -> list[str]:
         """Return the flags of the options among these that were typed."""
@@ -124,8 +127,6 @@ class SourceOptions:
 
     def open(self) -> Source:
         """Return the source to write: the user's files, or generated data with defaults filled in."""
-        from iobench.dataset.sources import open_source
-
         shape = None
         if self.sample_shape is not None:
             shape = parsed("--sample-shape", parse_shape, self.sample_shape, True)
@@ -141,14 +142,9 @@ class SourceOptions:
             raise error.converted(InvalidSettings) from None
 
     def _synthetic(self, shape: tuple[int, ...]) -> Source:
-        import numpy as np
-
-        from iobench.dataset.sources import Synthetic
-        from iobench.formats import DTYPES, VARIES
-
         if VARIES in shape:
             problem, hint = "--sample-shape with * and without --source", "give --fields 'x=uint8[*,*,3]'"
-            raise InvalidSettings(problem, kind="conflicting-options", hint=hint)
+            raise conflict(problem, hint)
         dtype = "float32" if self.dtype is None else self.dtype
         if dtype not in DTYPES:
             known = f"one of {', '.join(DTYPES)}"
@@ -158,22 +154,15 @@ class SourceOptions:
         return Synthetic(self._elements(np.dtype(dtype).itemsize), shape, dtype=dtype, **others)
 
     def _ragged(self) -> Source:
-        """Return generated samples of different lengths."""
-        import numpy as np
-
-        from iobench.dataset.sources import GeneratedLengths
-
         others = [name for name in (*OF_GENERATED, "sample_shape") if name not in OF_RAGGED]
         wrong = self._typed(tuple(others))
         if wrong or self.fields is None:
             listed = ", ".join(wrong) or "--lengths without --fields"
             hint = "give --fields 'tokens=uint16[*]', --lengths, --size and --seed"
-            raise InvalidSettings(listed, kind="conflicting-options", hint=hint)
+            raise conflict(listed, hint)
         lengths = self.lengths or "lognormal:512,1.2"
         if self.size is not None and lengths.startswith("file:"):
-            raise InvalidSettings(
-                "--size with --lengths file:", kind="conflicting-options", hint="omit --size"
-            )
+            raise conflict("--size with --lengths file:", "omit --size")
         fields = fields_of(self.fields)
         item = max((np.dtype(field.dtype).itemsize for field in fields if field.is_ragged), default=1)
         return GeneratedLengths(fields, lengths, self._elements(item), self.seed or 0)
@@ -215,10 +204,6 @@ def prepare(
 
     Example: iobench prepare --size 1e7
     """
-    from iobench.dataset.prepare import prepare as write
-    from iobench.dataset.remote_dataset import publish
-    from iobench.terminal import datasets, display
-
     options = made_of(SourceOptions, typed)
     with display.progress() as progress:
         if options.source is not None:
@@ -234,12 +219,7 @@ def prepare(
             store = _target(to, s3_endpoint, ray, overwrite)
             data_dir = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="iobench-upload-")))
         manifest, rows = write(
-            chosen,
-            variants,
-            data_dir=data_dir,
-            name=name,
-            overwrite=overwrite,
-            progress=progress,
+            chosen, variants, data_dir=data_dir, name=name, overwrite=overwrite, progress=progress
         )
         if store is not None:
             publish(manifest, store, overwrite, progress)
@@ -252,18 +232,14 @@ def prepare(
 
         copy_to_all(manifest, ray, display.note)
     if store is not None:
-        following = run_command(Path("data"), "--name", store.url)
-        display.note(f"dataset uploaded to {store.url}; next: iobench {following}")
-        return
-    following = run_command(data_dir, "--name", manifest.name)
-    display.note(f"dataset written to {manifest.root}; next: iobench {following}")
+        done, following = f"uploaded to {store.url}", run_command(Path("data"), "--name", store.url)
+    else:
+        done, following = f"written to {manifest.root}", run_command(data_dir, "--name", manifest.name)
+    display.note(f"dataset {done}; next: iobench {following}")
 
 
 def _variants(words: Sequence[str] | None, schema: Schema) -> tuple[list[str], list[IobenchError]]:
     """Return the variants to write, by default common formats, and why `all` leaves some out."""
-    from iobench import formats
-    from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
-
     default = [one for one in DEFAULT_FORMATS if formats.get(one).holds_ragged or not schema.ragged]
     variants = list(words or default)
     if "all" not in variants:
@@ -274,21 +250,14 @@ def _variants(words: Sequence[str] | None, schema: Schema) -> tuple[list[str], l
 
 def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) -> ObjectStore:
     """Return the object store to upload to; raises before anything is written if that is impossible."""
-    from iobench.dataset.remote_dataset import check_target
-    from iobench.objects.url import use_endpoint
-
     if ray is not None:
-        raise InvalidSettings("--to with --ray", kind="conflicting-options", hint="omit --ray")
+        raise conflict("--to with --ray", "omit --ray")
     use_endpoint(s3_endpoint)
     return check_target(to, overwrite)
 
 
 def _added(data_dir: Path, name: str | None) -> Source | None:
     """Return the data that were added to this dataset, as a source; None if there are none."""
-    from iobench.dataset.add import AddedSource
-    from iobench.dataset.manifest import Manifest, check_name
-    from iobench.dataset.manifest_file import FILE_NAME
-
     if name is None or not (data_dir / check_name(name) / FILE_NAME).is_file():
         return None
     manifest = Manifest.load(data_dir / name)
@@ -322,10 +291,6 @@ def add(
 
     Example: iobench add shards/ --format webdataset
     """
-    from iobench.dataset.add import add as register
-    from iobench.objects.url import use_endpoint
-    from iobench.terminal import datasets, display
-
     use_endpoint(s3_endpoint)
     fields, notes = fields_with_extents(field or ()), list[Finding]()
     with display.progress() as progress:
@@ -337,7 +302,7 @@ def add(
             fields=fields,
             data_dir=data_dir,
             overwrite=overwrite,
-            hash=checked_hash(hash),
+            hash=checked_choice("--hash", hash, HASH),
             progress=progress,
             warn=partial(datasets.warn_or_keep, notes),
         )

@@ -5,13 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from iobench.advise.requirements import Requirements
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidSettings, conflict
 from iobench.base.units import parse_shape
+from iobench.bench.budget import Budget
+from iobench.dataset import add as adding
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.remote_dataset import dataset_named
+from iobench.dataset.sources import Source, open_source
+from iobench.objects.url import use_endpoint
+from iobench.terminal import display
 from iobench.terminal.commands._declared_options import made_of, with_options
 from iobench.terminal.commands._options import (
     FIELD_HELP,
@@ -28,10 +35,6 @@ from iobench.terminal.commands._options import (
     fields_with_extents,
     parsed,
 )
-
-if TYPE_CHECKING:
-    from iobench.dataset.manifest import Manifest
-    from iobench.dataset.sources import Source
 
 HASHING = 0.2  # of the time, for what --add hashes
 
@@ -69,9 +72,7 @@ def recommend(
     """
     from iobench.advise.recommend import recommend as search
     from iobench.advise.recommendation import save
-    from iobench.bench.budget import Budget
-    from iobench.objects.url import use_endpoint
-    from iobench.terminal import display, live
+    from iobench.terminal import live
 
     began = time.monotonic()
     use_endpoint(s3_endpoint)
@@ -115,7 +116,7 @@ def _data(
             raise InvalidSettings(problem, kind="missing-option", hint="use it with --source")
     if source is not None and (name is not None or added is not None):
         other = "--name" if name is not None else "--add"
-        raise InvalidSettings(f"{other} with --source", kind="conflicting-options", hint="give one of them")
+        raise conflict(f"{other} with --source", "give one of them")
     if added is not None:
         return _added(added, given["--source-format"], name, fields, data_dir, hash_s), []
     if source is None:
@@ -123,19 +124,14 @@ def _data(
             if word is not None:
                 problem = f"{option} without --source or --add"
                 raise InvalidSettings(problem, kind="missing-option", hint="use it with one of them")
-        from iobench.dataset.add import AddedSource
-        from iobench.dataset.remote_dataset import dataset_named
-
         manifest = dataset_named(data_dir, name)
-        return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
+        whole = set(manifest.artifacts) == set(manifest.added)
+        return (adding.AddedSource(manifest) if whole else manifest), []
     return _opened(source, given, fields)
 
 
 def _opened(path: Path, given: Mapping[str, str | None], fields: Sequence[str]) -> tuple[Source, list[str]]:
     """Return the user's data as a source, and the `iobench prepare` arguments that name it."""
-    from iobench.dataset.sources import open_source
-    from iobench.terminal import display
-
     format, sample_shape, on_error, files = given.values()
     if on_error is not None:
         checked_choice("--on-error", on_error, ON_ERROR)
@@ -157,11 +153,8 @@ def _added(
     path: Path, format: str | None, name: str | None, fields: Sequence[str], data_dir: Path, hash_s: float
 ) -> Source:
     """Return the user's own files, registered in place, as the source of a sample."""
-    from iobench.dataset.add import AddedSource, add
-    from iobench.terminal import display
-
     with display.progress() as progress:
-        manifest, _ = add(
+        manifest, _ = adding.add(
             path,
             format,
             name=name,
@@ -171,4 +164,4 @@ def _added(
             progress=progress,
             warn=display.warning,
         )
-    return AddedSource(manifest)
+    return adding.AddedSource(manifest)

@@ -10,7 +10,11 @@ from typing import Annotated
 import typer
 
 from iobench.base.errors import ReportError
+from iobench.base.units import counted
+from iobench.host.device import pick_device
+from iobench.results import history
 from iobench.results.display import table
+from iobench.terminal import display
 from iobench.terminal.commands._options import AsJson, DataDir, Device, records_of
 
 
@@ -37,9 +41,6 @@ def report(
     from iobench import report as reporting
     from iobench import studies
     from iobench.advise import recommendation as recommendations
-    from iobench.base.units import counted
-    from iobench.results import history
-    from iobench.terminal import display
 
     answered, problems = studies.past(data_dir)
     advice, unread = recommendations.past(data_dir)
@@ -70,8 +71,6 @@ def study(
     Example: iobench study iteration
     """
     from iobench import studies
-    from iobench.host.device import pick_device
-    from iobench.terminal import display
 
     if name == "list":
         known = studies.described()

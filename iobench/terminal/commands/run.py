@@ -7,15 +7,25 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from iobench.base import INTERRUPTED, interrupts
-from iobench.base.errors import InvalidSettings, ManifestError
+from iobench.base import INTERRUPTED, grouped, interrupts
+from iobench.base.errors import InvalidSettings, ManifestError, conflict
 from iobench.base.units import parse_percent
+from iobench.bench import plans
+from iobench.bench.budget import Budget
 from iobench.bench.case import content_of
-from iobench.bench.options import flag_of
+from iobench.bench.options import RunOptions, flag_of
+from iobench.bench.outcome import Run
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.remote_dataset import dataset_named
+from iobench.loading.loaders import is_target
+from iobench.objects.url import use_endpoint
+from iobench.results import history
+from iobench.results.record import Record
+from iobench.terminal import datasets, display, runs, scaling
 from iobench.terminal.commands._declared_options import parse, with_run_options
 from iobench.terminal.commands._options import (
     AsJson,
@@ -25,16 +35,11 @@ from iobench.terminal.commands._options import (
     NameOrAddress,
     Out,
     S3Endpoint,
+    Wide,
     parsed,
     run_command,
+    was_typed,
 )
-
-if TYPE_CHECKING:
-    from iobench.bench.options import RunOptions
-    from iobench.bench.outcome import Run
-    from iobench.dataset.manifest import Manifest
-    from iobench.results.record import Record
-    from iobench.terminal import scaling
 
 NEW_RUN = ("name", "plan", "save_plan", "out")  # options that a resumed run cannot have
 
@@ -65,7 +70,7 @@ def run(
         str | None, typer.Option(help="Resume an interrupted run, given by name or file.")
     ] = None,
     long: Long = False,
-    wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
+    wide: Wide = False,
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
@@ -73,19 +78,14 @@ def run(
 
     Example: iobench run --format memmap --device cuda
     """
-    from iobench.bench import plans
-    from iobench.bench.budget import Budget
-    from iobench.bench.plans import interrupted_run
     from iobench.bench.run import new_path
     from iobench.bench.run import run as measure
-    from iobench.dataset.remote_dataset import dataset_named
-    from iobench.objects.url import use_endpoint
-    from iobench.results import history
-    from iobench.terminal import datasets, display, live, scaling
+    from iobench.terminal import live
 
     began = time.monotonic()
     use_endpoint(s3_endpoint)
     smallest = parsed("--min-difference", parse_percent, min_difference)
+    shown = runs.TableOptions(smallest, as_json, wide, long)
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
     if resume is None:
@@ -93,12 +93,12 @@ def run(
     else:
         _check_alone(context, f"the run {resume}", "start a new run", {*typed, *NEW_RUN})
         out = history.find(data_dir, resume)
-        planned, rounds_before = interrupted_run(out)
+        planned, rounds_before = plans.interrupted_run(out)
         options, manifest = planned.run, dataset_named(data_dir, planned.dataset)
     if over is not None:
         passed = sys.argv[1:] + ([] if name or plan else ["--name", manifest.name])
         file = out or new_path(manifest)
-        code = scaling.run_over(over, manifest, options, passed, file, (smallest, as_json, wide, long), began)
+        code = scaling.run_over(over, manifest, options, passed, file, shown, began)
         if code == INTERRUPTED:
             ranks_of = f"--standalone --nproc-per-node {over.numbers[0]}"
             starts = (
@@ -120,7 +120,12 @@ def run(
             backend=context.obj,
             budget=Budget(options.seconds, began),
         )
-    _show(outcome, smallest, as_json, wide, long)
+    try:
+        with interrupts.deferred() as check:  # Ctrl-C interrupts the run, but not this
+            _print(outcome, shown)
+            check()
+    except KeyboardInterrupt:
+        outcome.interrupted = True
     if outcome.interrupted:
         starts = "iobench" if context.obj is None else "torchrun … -m iobench"
         saved = _saved(outcome.path, data_dir, starts, bool(outcome.records))
@@ -133,10 +138,6 @@ def _asked(
     context: typer.Context, typed: Mapping[str, Any], plan: Path | None, data_dir: Path, name: str | None
 ) -> tuple[RunOptions, Manifest]:
     """Return the options and the dataset of a new run: as typed, or those of a plan."""
-    from iobench.bench import plans
-    from iobench.dataset.remote_dataset import dataset_named
-    from iobench.loading.loaders import is_target
-
     if plan is None:
         options = parse(typed)
         try:
@@ -150,7 +151,15 @@ def _asked(
     _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
     planned = plans.load(plan)
     manifest = dataset_named(data_dir, name or planned.dataset)
-    _check_content(plan, planned.content, manifest)
+    if planned.content not in (None, content_of(manifest)):
+        raise InvalidSettings(
+            f"--plan over dataset {manifest.name}",
+            kind="other-content",
+            path=plan,
+            expected=f"data {planned.content}",
+            found=f"data {content_of(manifest)}",
+            hint="prepare the same data again, or remove 'content' from the plan",
+        )
     if typed["max_time"] is None:
         return planned.run, manifest
     return replace(planned.run, max_time=typed["max_time"]), manifest
@@ -160,22 +169,15 @@ def _over(
     context: typer.Context, ranks: str | None, ray: str | None, ranks_per_host: str | None
 ) -> scaling.Over | None:
     """Return the numbers of ranks to run over, here or on a cluster; None for this process alone."""
-    from iobench.terminal import scaling
-
     if ranks is None and ray is None and ranks_per_host is None:
         return None
     over = scaling.Over.parse(ranks, ray, ranks_per_host)
     if context.obj is not None:
-        raise InvalidSettings(
-            "--ranks or --ray under torchrun",
-            kind="conflicting-options",
-            hint="start iobench without torchrun",
-        )
+        raise conflict("--ranks or --ray under torchrun", "start iobench without torchrun")
     if context.params["resume"] is not None:
-        raise InvalidSettings(
+        raise conflict(
             "--resume with --ranks or --ray",
-            kind="conflicting-options",
-            hint="runs over several numbers of ranks cannot be resumed; start a new one",
+            "runs over several numbers of ranks cannot be resumed; start a new one",
         )
     return over
 
@@ -194,54 +196,17 @@ def _saved(path: Path, data_dir: Path, starts: str | None, measured: bool) -> st
 
 def _check_alone(context: typer.Context, what: str, advice: str, settings: Collection[str]) -> None:
     """Raise InvalidSettings for a setting typed together with an option that sets all of them."""
-    typed = [
-        name
-        for name in context.params
-        if name in settings
-        and (source := context.get_parameter_source(name)) is not None
-        and source.name == "COMMANDLINE"
-    ]
+    typed = [name for name in context.params if name in settings and was_typed(context, name)]
     if typed:
         flags = ", ".join(map(flag_of, typed))
-        raise InvalidSettings(f"{flags}: already set by {what}", kind="conflicting-options", hint=advice)
+        raise conflict(f"{flags}: already set by {what}", advice)
 
 
-def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
-    if content not in (None, content_of(manifest)):
-        raise InvalidSettings(
-            f"--plan over dataset {manifest.name}",
-            kind="other-content",
-            path=plan,
-            expected=f"data {content}",
-            found=f"data {content_of(manifest)}",
-            hint="prepare the same data again, or remove 'content' from the plan",
-        )
-
-
-def _show(outcome: Run, smallest: float, as_json: bool, wide: bool, long: bool) -> None:
-    """Print the results; Ctrl-C interrupts the run, but not this."""
-    try:
-        with interrupts.deferred() as check:
-            _print(outcome, smallest, as_json, wide, long)
-            check()
-    except KeyboardInterrupt:
-        outcome.interrupted = True
-
-
-def _print(outcome: Run, smallest: float, as_json: bool, wide: bool, long: bool) -> None:
-    from iobench.results.summary import summarise
-    from iobench.results.verdict import as_json as summary_as_json
-    from iobench.terminal import display, runs
-
-    if as_json:
-        display.as_json({**outcome.as_dict(), **summary_as_json(summarise(outcome.valid_records, smallest))})
-    else:
-        runs.run(outcome, smallest, wide, long)
+def _print(outcome: Run, shown: runs.TableOptions) -> None:
+    runs.run(outcome, shown)
     labels = outcome.labels
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for key, error in outcome.failures.items():
-        by_reason.setdefault((error.kind, str(error)), []).append(str(labels[key]))
-    for (kind, reason), cases in by_reason.items():
-        display.note(f"iobench: error[{kind}]: {'; '.join(cases)}: {reason}")
+    failed = grouped(((one.kind, str(one)), str(labels[key])) for key, one in outcome.failures.items())
+    for (kind, reason), cases in failed.items():
+        display.error(kind, f"{'; '.join(cases)}: {reason}")
     if outcome.stopped:
-        display.note(f"iobench: error[{outcome.stopped.kind}]: {outcome.stopped}")
+        display.error(outcome.stopped.kind, str(outcome.stopped))
