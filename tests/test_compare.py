@@ -443,3 +443,11 @@ def test_loaders_that_cannot_be_compared_are_refused_by_name(inside, words, code
     assert done.returncode == code
     assert f"iobench: error[{kinds}]: " in done.stderr
     assert words[1].partition(":")[0] in done.stderr or code == 2
+
+
+@pytest.mark.usefixtures("versions")
+def test_a_gate_without_time_for_a_round_says_nothing_about_speed(inside):
+    words = ("compare", "--run", "base/train.py:make", "same/train.py:make", "--max-time", "0.1")
+    gate = inside(*words, "--fail-on", "slower:10%", "--json")
+    assert (gate.returncode, gate.stdout, gate_kinds(gate)) == (3, "", ["no-time"])
+    assert inside(*words).returncode == 1

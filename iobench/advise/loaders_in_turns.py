@@ -92,8 +92,12 @@ def measured_in_turns(
     }
     if not all(rounds.values()):
         problem = "the time ended before each loader was started and had a round"
-        raise TargetError(problem, kind="no-time", hint=LONGER)
+        raise NoRounds(problem, kind="no-time", hint=LONGER)
     return rounds
+
+
+class NoRounds(TargetError):
+    """The time ended before each loader had a round."""
 
 
 class _Lengths:

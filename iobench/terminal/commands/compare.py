@@ -39,7 +39,7 @@ from iobench.terminal.commands._options import (
     words_of,
 )
 
-INCONCLUSIVE_CODE = 3  # exit code of --fail-on if the machine changed between the runs
+INCONCLUSIVE_CODE = 3  # exit code of --fail-on if nothing can be said
 OF_LOADERS = ("max_time", "device", "timeout", "out")  # options that need --run
 OF_FILES = ("force", "data_dir")  # options that exclude it
 OF_VERDICTS = ("min_difference", "fail_on", "force", "run")  # options that exclude --machines
@@ -75,7 +75,7 @@ def compare(
         typer.Option(
             help=(
                 "slower:5% exits with 1 if a case is 5% slower, missing or has too few rounds, "
-                "3 if the machine changed."
+                "3 if the machine changed or no time was left."
             )
         ),
     ] = None,
@@ -96,7 +96,6 @@ def compare(
     smallest = parsed("--min-difference", parse_percent, min_difference)
     if machines:
         _check_typed(context, (*OF_LOADERS, *OF_VERDICTS), "without", "--machines")
-
         given = (base, *new)
         names = given if len({*map(_stems, given)}) < len(given) else map(_stems, given)
         runs = dict(zip(names, (_records(data_dir, name) for name in given), strict=True))
@@ -105,10 +104,16 @@ def compare(
     _check_typed(context, OF_FILES if run else OF_LOADERS, "without" if run else "with")
     judge: Callable[..., CompareResult]
     if run:
-        from iobench.advise.loaders_in_turns import measured_in_turns
+        from iobench.advise.loaders_in_turns import NoRounds, measured_in_turns
 
         budget = Budget(max_time, began)
-        sides = measured_in_turns([base, *new], device=device, budget=budget, timeout_s=timeout, out=out)
+        try:
+            sides = measured_in_turns([base, *new], device=device, budget=budget, timeout_s=timeout, out=out)
+        except NoRounds as error:
+            if allowed is None:
+                raise
+            display.error(error.kind, f"--fail-on {fail_on}: {error}")
+            raise typer.Exit(INCONCLUSIVE_CODE) from None
         judge = partial(comparing.compare_in_turns, base, sides)
     else:
         newer = {name: _records(data_dir, name) for name in new}
