@@ -331,6 +331,7 @@ def test_a_dataset_without_artifacts_is_refused(own_images, measure):
 def test_the_machine_is_described(images):
     result = machine_info.describe(images.root, "cpu")
     assert set(result.versions) == set(machine_info.LIBRARIES)
+    assert (result.commit is not None) == (Path(iobench.__file__).parents[1] / ".git").exists()
     assert result.cpu
     assert result.gpu is None
     json.dumps(plain(result), allow_nan=False)

@@ -71,10 +71,10 @@ def _gpu(device: str) -> MachineGpu | None:
 @functools.lru_cache
 def _commit() -> str | None:
     """Return iobench's commit if it runs from a checkout, else None."""
-    here = Path(__file__).parent
-    if not (here.parent / ".git").exists():
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
         return None
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

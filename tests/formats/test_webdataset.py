@@ -3,6 +3,8 @@
 import gzip
 import io
 import os
+import re
+import shlex
 import tarfile
 
 import numpy as np
@@ -228,6 +230,16 @@ def test_a_file_that_some_samples_lack_is_left_out_by_the_option_of_the_hint(tmp
     assert (note.kind, note.values) == ("not-read", {"files": 1})
     with pytest.raises(CorruptArtifact, match=r"001 .* \.cls"):
         WEBDATASET.infer_schema(path, [x, CLS])
+
+
+def test_the_hint_scales_images_that_differ_in_size(tmp_path, inside):
+    files = pictures("png", ((5, 4), (6, 4)))[0] | {f"{row:06d}.json": b"{}" for row in range(4)}
+    path = pack(tmp_path / "a/x.tar", dict(sorted(files.items())))
+    with refused_as("fields-needed") as error:
+        WEBDATASET.infer_schema(path)
+    words = re.search(r": (--format .+?), or ", error.value.hint)[1]
+    done = inside("add", path, *shlex.split(words), "--data-dir", tmp_path / "data")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("folders", "count"), [(["cat", "dog"], 2), (["all", "all"], None)])

@@ -143,6 +143,13 @@ def padding(folder: Path):
     return DataLoader(Computed(len(rows), rows.__getitem__), 32, shuffle=True)
 
 
+def searched(folder: Path):
+    """A list that is searched for each sample, which differs in each epoch."""
+    names = [f"{number}.jpg" for number in range(200_000)]
+    rows = Computed(4000, lambda row: torch.randn(256) + names.index(names[-1 - row]))
+    return DataLoader(rows, 64, shuffle=True)
+
+
 def rows_of_a_table(folder: Path):
     import pandas as pd
 
@@ -268,6 +275,7 @@ ANSWERS = {
     lists_in_collate: Answer("python-lists"),
     threads_of_svd: Answer("threads", "workers-cost", second=("threads",)),
     padding: Answer("padding", "per-sample", second=("padding",)),
+    searched: Answer("list-searched", also=("too-few-workers",)),
     rows_of_a_table: Answer("dataframe-rows"),
     tokenizing: Answer("repeated-work", also=("too-few-workers",), false=GC),
     locked_file: Answer("lock", also=("decoding", "workers-cost")),

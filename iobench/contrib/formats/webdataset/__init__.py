@@ -72,6 +72,7 @@ from iobench.formats.npy import LONGEST, NpyHeader, header_of, read_plain_header
 NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
 IMAGES = {"png", "jpg", "jpeg"}
 OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
+LOOKS = 8  # images by whose headers a hint says whether they differ in size
 NPY_HEAD = 10  # bytes of a .npy file before its header: magic, version, length
 DIGITS = 9  # of a sample's number, as in WebDataset's own examples
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -275,10 +276,11 @@ def _fields_of(piece: TarPiece, images: ScaledImages) -> tuple[Field, ...]:
     """
     names = {suffix: name for name, suffix in suffixes_of(piece.columns).items()}
     inferred = _inferred(piece, images)
-    known = [field for field in inferred.values() if field is not None]
+    known = {suffix: field for suffix, field in inferred.items() if field is not None}
     for suffix, column in piece.columns.items():
         if inferred[suffix] is None:
-            hint, image = _instead(names[suffix], column, known), _kind(suffix) in OTHER_IMAGES
+            selected = _selecting(piece, known, images)
+            hint, image = _instead(names[suffix], column, selected), _kind(suffix) in OTHER_IMAGES
             raise CorruptArtifact(
                 f"images .{suffix} are not supported"
                 if image
@@ -287,7 +289,7 @@ def _fields_of(piece: TarPiece, images: ScaledImages) -> tuple[Field, ...]:
                 path=piece.path(0),
                 hint=f"convert them to PNG or JPEG, or {hint}" if image else hint,
             )
-    return tuple(known)
+    return tuple(known.values())
 
 
 def _inferred(piece: TarPiece, images: ScaledImages) -> dict[str, Field | None]:
@@ -307,19 +309,37 @@ def _check_complete(piece: TarPiece, fields: Sequence[Field], images: ScaledImag
     for suffix, (path, key) in piece.lacking.items():
         if fields and suffix not in asked:
             continue
-        known = [] if fields else list(filter(None, _inferred(piece, images).values()))
+        known = {} if fields else _inferred(piece, images)
+        selected = _selecting(piece, {name: one for name, one in known.items() if one is not None}, images)
         raise CorruptArtifact(
             f"sample {key} has no .{suffix}, which other samples have",
             kind="missing-files",
             path=path,
             hint="give every sample the same files"
-            + (f", or leave .{suffix} out: {as_options(known)}" if known else ""),
+            + (f", or leave .{suffix} out: {selected}" if selected else ""),
         )
 
 
-def _instead(name: str, column: TarColumn, known: Sequence[Field]) -> str:
+def _selecting(piece: TarPiece, known: Mapping[str, Field], images: ScaledImages) -> str:
+    """Return the options that select fields, by suffix; images that differ in size at first are scaled."""
+    chosen = dict(known)
+    for suffix, field in known.items():
+        if _kind(suffix) in IMAGES and not images.scaled_shape:
+            files = _image_files(piece, suffix)
+            if len({files.shape(row) for row in range(min(LOOKS, len(piece.columns[suffix].size)))}) > 1:
+                chosen[suffix] = Field(field.name, (3, 224, 224), "uint8")
+    scaled = "--format webdataset:shape=3x224x224 " if chosen != known else ""
+    return scaled + as_options([*chosen.values()]) if chosen else ""
+
+
+def _image_files(piece: TarPiece, suffix: str) -> ImageRecords:
+    column = piece.columns[suffix]
+    return ImageRecords(piece.maps, piece.file, column.offset, column.size, what=f".{suffix}")
+
+
+def _instead(name: str, column: TarColumn, selected: str) -> str:
     """Return the options to type for files that do not describe their contents."""
-    ways = [f"select the other fields: {as_options(known)}"] if known else []
+    ways = [f"select the other fields: {selected}"] if selected else []
     if not column.varies:
         ways.append(f"describe their {column.size[0]:,} bytes: --field '{name}=DTYPE[SHAPE]'")
     else:
@@ -375,8 +395,7 @@ def _field_of(name: str, suffix: str, piece: TarPiece, images: ScaledImages) -> 
     if kind in NUMBERS:
         return Field(name, (), "int64")
     if kind in IMAGES:
-        files = ImageRecords(piece.maps, piece.file, column.offset, column.size, what=f".{suffix}")
-        return Field(name, images.scaled_shape or files.shape(0), "uint8")
+        return Field(name, images.scaled_shape or _image_files(piece, suffix).shape(0), "uint8")
     return None
 
 
