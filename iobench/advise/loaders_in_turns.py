@@ -17,7 +17,7 @@ from pathlib import Path
 
 from iobench.advise.settings.settings_race import MIN_TURN_S, UNVERIFIED, live_case, run_live
 from iobench.advise.settings.turn import Consumer, Turn, TurnSpec
-from iobench.base.errors import CaseDied, InvalidSettings, IobenchError, TargetError
+from iobench.base.errors import CaseDied, InvalidSettings, IobenchError, NoRounds
 from iobench.base.standard_streams import stdout_to_stderr
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
@@ -94,10 +94,6 @@ def measured_in_turns(
         problem = "the time ended before each loader was started and had a round"
         raise NoRounds(problem, kind="no-time", hint=LONGER)
     return rounds
-
-
-class NoRounds(TargetError):
-    """The time ended before each loader had a round."""
 
 
 class _Lengths:

@@ -198,6 +198,10 @@ class TargetError(IobenchError, RuntimeError):
     """A user-defined loader cannot be made, raises or hangs; `traceback` says where, if known."""
 
 
+class NoRounds(TargetError):
+    """The time ended before each of several loaders had a round."""
+
+
 def conflict(problem: str, hint: str) -> InvalidSettings:
     """Return the error for options that exclude each other."""
     return InvalidSettings(problem, kind="conflicting-options", hint=hint)

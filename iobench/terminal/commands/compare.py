@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from iobench.base.errors import InvalidSettings, conflict
+from iobench.base.errors import InvalidSettings, NoRounds, conflict
 from iobench.base.finding import Finding
 from iobench.base.units import parse_percent
 from iobench.bench.budget import Budget
@@ -104,7 +104,7 @@ def compare(
     _check_typed(context, OF_FILES if run else OF_LOADERS, "without" if run else "with")
     judge: Callable[..., CompareResult]
     if run:
-        from iobench.advise.loaders_in_turns import NoRounds, measured_in_turns
+        from iobench.advise.loaders_in_turns import measured_in_turns
 
         budget = Budget(max_time, began)
         try:

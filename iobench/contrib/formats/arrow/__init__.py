@@ -16,7 +16,7 @@ from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.files import name_problem, regular
 from iobench.base.options import option
 from iobench.contrib.formats.shared.chunks import slabs
-from iobench.contrib.formats.shared.table_format import TableFormat
+from iobench.contrib.formats.shared.table_format import ARROW, TableFormat
 from iobench.formats import Batch, Checkable, Schema
 from iobench.formats.folders import files_in
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from iobench.contrib.formats.shared.arrow_columns import Table
 
 DATA_FILE = "data.arrow"
-MAGIC = b"ARROW1"  # of a file; a stream has none
 STATE_FILE = "state.json"  # written by `datasets.Dataset.save_to_disk`
 
 
@@ -69,7 +68,7 @@ class Arrow(TableFormat, Checkable):
         """Return True for a file that ends in .arrow or .feather, or a folder that `datasets` saved."""
         if path.suffix == ".feather" and path.is_file():  # version 1 is another format
             with path.open("rb") as file:
-                return file.read(len(MAGIC)) == MAGIC
+                return file.read(len(ARROW)) == ARROW
         return (path.suffix == ".arrow" and path.is_file()) or (path / STATE_FILE).is_file()
 
     def files(self, path: Path) -> Sequence[Path]:

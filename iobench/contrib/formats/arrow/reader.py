@@ -13,7 +13,6 @@ import pyarrow as pa
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.text import listed
-from iobench.contrib.formats.arrow import MAGIC
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
     Table,
@@ -27,6 +26,7 @@ from iobench.contrib.formats.shared.arrow_columns import (
     values,
 )
 from iobench.contrib.formats.shared.chunks import ChunkedReader
+from iobench.contrib.formats.shared.table_format import ARROW
 from iobench.formats import (
     Array,
     Batch,
@@ -60,7 +60,7 @@ class MappedBatches:
     def _checked(self, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
         """Yield each non-empty record batch after its buffers were validated."""
         source = pa.BufferReader(whole)
-        if whole.slice(0, len(MAGIC)).to_pybytes() == MAGIC:
+        if whole.slice(0, len(ARROW)).to_pybytes() == ARROW:
             opened = pa.ipc.open_file(source)
             self.schema = opened.schema
             batches = (opened.get_batch(number) for number in range(opened.num_record_batches))

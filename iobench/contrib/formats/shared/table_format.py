@@ -14,6 +14,8 @@ from iobench.formats import COMPLEX, NUMPY_DTYPES, Detectable, Field, Format, Sc
 if TYPE_CHECKING:
     from iobench.contrib.formats.shared.arrow_columns import Table
 
+ARROW = b"ARROW1"  # the first bytes of an Arrow file; a stream has none
+
 
 @dataclass(frozen=True)
 class TableFormat(Format, Detectable):
