@@ -139,6 +139,7 @@ def _of_files(folder: Path) -> Iterator[Target]:
         np.save(made / "parts" / f"{number}.npy", some["x"])
     shutil.copytree(folder / "photos", made / "photos")
     kinds = {"x.pt": "torch", "x.mat": "mat", "x.nc": "netcdf", "x.csv": "csv", "x.jsonl": "jsonl"}
+    kinds |= {"x.npz": "npz", "packed.npz": "npz"}
     for path in sorted(made.iterdir()):
         content = read_files(path) if path.is_dir() else {path.name: path.read_bytes()}
         if path.name in kinds:
