@@ -174,7 +174,11 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def no_other_callbacks():
-    """Leave the collector without the callbacks of others, such as Hypothesis', which lose errors."""
+    """Leave the collector without the callbacks of others, such as Hypothesis', which lose errors.
+
+    Without garbage, too: callbacks of weak references to it lose them likewise.
+    """
+    gc.collect()
     others = gc.callbacks[:]
     gc.callbacks.clear()
     yield

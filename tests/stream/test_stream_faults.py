@@ -365,8 +365,9 @@ def test_a_file_that_changes_in_the_middle_of_a_read_is_named(monkeypatch, own, 
 def test_a_file_that_is_not_whole_is_refused_at_once(own, name, change):
     file = data_file(own, name)
     CHANGES[change](file)
-    with fails(CorruptArtifact, own, match=str(file)):
+    with pytest.raises(CorruptArtifact, match=str(file)) as caught:
         loader(own, name)
+    assert "\n" not in str(caught.value)
 
 
 @every_placed
