@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.files import system_errors_as
@@ -79,18 +78,16 @@ class RunBackend:
     _manifest: Manifest | None = None
     _object_caches: ObjectCaches | None = None
     _sudo = False
-    _executors: Mapping[Any, Executor]  # by whether a case is isolated
 
     def __init__(self, leads: bool = True) -> None:
-        self._leads = leads
+        self._leads, self._executors = leads, dict[bool, Executor]()  # by whether a case is isolated
 
     def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
         """Prepare for a run over a dataset and return notes about it.
 
         Raises RanksDiffer if the ranks would not measure the same thing, LoaderFailed as ObjectCaches.
         """
-        self._executors = {False: InProcess(manifest), True: Isolated(manifest, options.timeout)}
-        self._manifest, self._sudo = manifest, options.sudo
+        self._manifest, self._sudo, self._timeout_s = manifest, options.sudo, options.timeout
         self.limits = CaseLimits(manifest, cases) if options.limits else None
         if self._leads and any(case.object_cache for case in cases):
             self._object_caches = ObjectCaches(manifest)
@@ -98,6 +95,10 @@ class RunBackend:
 
     def executor(self, case: Case) -> Executor:
         """Return the executor that verifies and measures a case."""
+        if case.isolated not in self._executors:
+            assert self._manifest is not None, "begin comes first"
+            own, limit_s = self._manifest, self._timeout_s
+            self._executors[case.isolated] = Isolated(own, limit_s) if case.isolated else InProcess(own)
         return self._executors[case.isolated]
 
     def establish(self, case: Case, logical_bytes: int) -> CachePart:

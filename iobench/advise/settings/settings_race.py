@@ -95,11 +95,11 @@ class _Executors(RunBackend):
     """Executors of a run over live loaders, by the key of their case."""
 
     def __init__(self, executors: Mapping[str, Executor], close: Callable[[], None]) -> None:
-        self._executors, self._close = executors, close
+        self._by_case, self._close = executors, close
 
     def executor(self, case: Case) -> Executor:
         """Return the executor of a case."""
-        return self._executors[case.key]
+        return self._by_case[case.key]
 
     def close(self) -> None:
         """End what was started, such as persistent workers."""
