@@ -164,7 +164,7 @@ if len(sys.argv) > 1:
         main()
     except SystemExit as end:
         assert not end.code
-print("loaded:", *(set(sys.modules) & set({HEAVY + ("numpy",)})))
+print("loaded:", *(set(sys.modules) & set({(*HEAVY, "numpy")})))
 """
 
 
