@@ -20,12 +20,8 @@ def main() -> None:
     if handled:
         signal.signal(signal.SIGINT, _leave)
     _open_output()
-    from iobench.base.errors import IobenchError
+    from iobench.terminal.cli import main as command_line
 
-    try:
-        from iobench.terminal.cli import main as command_line
-    except IobenchError as error:  # `iobench run` has an option for each of a loader's, found by entry points
-        sys.exit(f"iobench: error[{error.kind}]: {error}")
     try:
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,5 +1,9 @@
 """bfloat16, which NumPy does not have: every byte arrives as torch's dtype, or the format refuses it."""
 
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +85,19 @@ def test_torch_libraries_read_what_was_written(halves):
     mapped = TensorDict.load_memmap(halves.path_of("memmap"), mode="r")["x"]
     assert loaded.dtype == mapped.dtype == torch.bfloat16
     assert torch.equal(loaded, mapped)
+
+
+NEW_PROCESS = """
+import pickle, sys
+(field,) = pickle.loads(sys.stdin.buffer.read()).fields
+print(field.sample_bytes)
+"""
+
+
+def test_a_schema_that_comes_from_another_process_is_of_a_known_dtype():
+    schema = pickle.dumps(Schema(3, (Field("x", (10,), "bfloat16"),)))
+    done = subprocess.run([sys.executable, "-c", NEW_PROCESS], input=schema, capture_output=True, check=True)
+    assert int(done.stdout) == 20
 
 
 def test_tensors_of_other_programs_are_read(tmp_path):

@@ -682,6 +682,19 @@ def test_garbage_of_work_that_is_named_needs_a_race_to_be_advice():
     assert {one.kind for one in faster} == {"garbage-collection", "folder-listed"}
 
 
+def test_work_that_can_be_avoided_comes_first_where_its_gain_is_not_measured():
+    searching = profile(costs={"searches": 0.9}, outer={"searches": (100, "")})
+    workers = candidate("2 workers", 190, num_workers=2)
+
+    def named(*more, share=0.9):
+        profiles = [dataclasses.replace(searching, costs={"searches": share})]
+        found = diagnose(loop(loader={"workers": 0}), [AS, workers, *more], profiles, alone=True)
+        return [one.kind for one in found.advice]
+
+    assert named() == ["list-searched", "too-few-workers"]
+    assert named(share=0.4) == named(tried("cache", 130)) == ["too-few-workers", "list-searched"]
+
+
 def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):
     dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
     for seconds in (12.0, 40.0):  # until the gain is measured: other tests use the cores as well

@@ -225,6 +225,22 @@ def test_a_stray_file_beside_folders_of_images_is_counted(tmp_path, stray):
         open_source(tmp_path / "a")
 
 
+def test_a_picture_beside_tables_is_no_sample_and_a_table_beside_pictures_is_asked_for(tmp_path):
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    table, folder, data = pa.table({"a": [1.0, 2.0]}), tmp_path / "a", tmp_path / "data"
+    write(folder, "preview.png")
+    for number in range(2):
+        parquet.write_table(table, folder / f"train-{number}.parquet")
+    assert open_source(folder).schema.samples == add(folder, data_dir=data)[0].schema.samples == 4
+    write(folder, "1.png", "2.png")
+    source = open_source(folder, SHAPE)
+    assert source.schema.samples == 3
+    assert [one.values[".parquet"] for one in source.notes if one.kind == "not-read"] == [2]
+    with refused_as("unrecognized", SourceError):
+        add(folder, data_dir=data)
+    assert add(folder, "images", data_dir=data, name="b")[0].schema.samples == 3
+
+
 def test_shards_of_several_splits_are_named(tmp_path):
     parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     (tmp_path / "tables").mkdir()

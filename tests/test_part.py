@@ -1,3 +1,4 @@
+import gc
 import json
 import time
 
@@ -11,7 +12,7 @@ from kinds import kind as error_kind
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.bench.case_grid import cases_of
-from iobench.bench.epoch import RoundSpec, epoch_request, measure
+from iobench.bench.epoch import COLLECTED_S, RoundSpec, epoch_request, measure
 from iobench.bench.options import RunOptions
 from iobench.bench.part import LEAST_WINDOW, Part, WindowTimer
 from iobench.bench.run import run
@@ -246,3 +247,25 @@ def test_a_window_ends_with_its_time(limit, came, rate):
     assert consumed(window, loop.batches(14)) == came
     assert window.samples / window.ns == rate
     assert window.short == (came < 14)
+
+
+@pytest.mark.parametrize("made", [6000, 0])
+def test_a_short_round_lasts_until_a_full_collection_that_is_due(tmp_path, made):
+    manifest, _ = iobench.prepare(iobench.Synthetic(64, (4,)), ["npy"], data_dir=tmp_path)
+    job, held = Job(manifest.opener("npy"), Order("random", 1)), []
+    kept = [[] for _ in range(400_000)]  # Python looks at all objects when new ones are a quarter of them
+
+    def consume(batch):
+        held.extend([] for _ in range(made))
+
+    gc.collect()
+    before = gc.get_stats()[2]["collections"]
+    spec = RoundSpec(1, consume, seconds=1e-9, ended=held.clear)
+    timing = measure(loaders.get("native"), job, CPU, spec).timing
+    collections = gc.get_stats()[2]["collections"] - before
+    assert len(kept) == 400_000
+    if made:
+        assert timing.epochs > 1
+        assert collections == 1 or timing.epochs_s > COLLECTED_S
+    else:
+        assert timing.epochs == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -106,6 +107,7 @@ class RoundSpec:
     group: ProcessGroup = field(default_factory=ProcessGroup)  # they begin each epoch together
 
 
+COLLECTED_S = 1.0  # in which a short round waits for Python's next full collection
 MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart
 
 
@@ -225,8 +227,8 @@ class _Round:
 
     def run(self, after_epoch: Callable[[], None]) -> None:
         """Run epochs until the round is long enough."""
-        gather = self._spec.group.all_gather
-        while not self._done or (self._whole_s < self._spec.seconds and self._done < MOST_EPOCHS):
+        gather, collections = self._spec.group.all_gather, _full_collections()
+        while not self._done or (any(gather(self._goes_on(collections))) and self._done < MOST_EPOCHS):
             before_s = self._meter.elapsed_s
             came, came_bytes = self._epoch(self._spec.number * MOST_EPOCHS + self._done)
             if self._done and not came:
@@ -239,6 +241,17 @@ class _Round:
             after_epoch()
             if any(gather(short)):
                 return
+
+    def _goes_on(self, collections: int) -> bool:
+        """Return whether the round is too short, or lacks a full collection of garbage that is due.
+
+        After so many epochs of a loader that makes many objects, Python looks at all objects. That takes as
+        long as a short epoch: short rounds with one and without one would differ by half. `collections` are
+        those before the round.
+        """
+        due = gc.get_count()[2] > gc.get_threshold()[2] and _full_collections() == collections
+        waits = COLLECTED_S if due and self._spec.seconds else 0.0
+        return self._whole_s < max(self._spec.seconds, waits)
 
     def _epoch(self, number: int) -> tuple[int, int]:
         """Time one epoch or part; return the samples delivered to the device and their bytes."""
@@ -294,6 +307,10 @@ class _Round:
             reader_threads_s=profile.background_s,
             profiling_s=profile.cost_s,
         )
+
+
+def _full_collections() -> int:
+    return gc.get_stats()[2]["collections"]
 
 
 def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:

@@ -84,6 +84,12 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
                 f", or {hint}" if result.formats else ""
             )
         raise SourceError(result.ambiguity, "ambiguous-format", path, hint=hint)
+    if adds and path.is_dir() and result.formats[:1] != ("images",) and contains_images(path):
+        problem, hint = "its images are in no subfolder, and their names tell no label", LABELLED
+        if beside := [one.name for one in entries_of(path) if has_suffix(one.name, BESIDE)]:
+            problem = f"{beside[0]} may hold the samples, or the labels of the images beside it"
+            hint = "give --format images to read the images alone, or move one of both out of the folder"
+        raise SourceError(problem, "unrecognized", path, hint=hint)
     tables = not adds or result.formats[:1] not in [(kind,) for kind in TABLES.values()]
     if tables and result.formats:
         name = result.formats[0]
@@ -94,12 +100,6 @@ def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[s
             problem = f"this looks like {name}: {error.problem}"
             raise error.changed(path=path, problem=problem) from None
         return Detected(name, result.notes)
-    if adds and path.is_dir() and contains_images(path):
-        problem, hint = "its images are in no subfolder, and their names tell no label", LABELLED
-        if beside := [one.name for one in entries_of(path) if has_suffix(one.name, BESIDE)]:
-            problem = f"{beside[0]} may hold the samples, or the labels of the images beside it"
-            hint = "give --format images to read the images alone, or move one of both out of the folder"
-        raise SourceError(problem, "unrecognized", path, hint=hint)
     if not tables or (adds and suffix_of(path) in ADAPTED and not path.is_dir()):
         problem = f"{path.suffix or result.formats[0]} is not read in place"
         hint = f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"

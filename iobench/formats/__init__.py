@@ -75,6 +75,7 @@ from iobench.formats.schema import (
     Schema,
     field_names,
     names_within,
+    numpy_dtype,
     own_extents,
     raw_bytes,
     stored_names,

@@ -137,9 +137,10 @@ def _holds(folder: os.DirEntry[str], suffixes: Collection[str]) -> bool:
 
 
 def contains_images(path: Path) -> bool:
-    """Return whether a folder has images in its subfolders and no other data, or images directly in it."""
-    loose = (entry for entry in entries_of(path) if not entry.is_dir())
-    return is_class_folder(path, IMAGES, media=True) or any(has_suffix(entry.name, IMAGES) for entry in loose)
+    """Return whether a folder has images in subfolders and no other data, or more images than data in it."""
+    loose = [entry.name for entry in entries_of(path) if not entry.is_dir()]
+    images, others = (sum(has_suffix(name, some) for name in loose) for some in (IMAGES, BESIDE))
+    return is_class_folder(path, IMAGES, media=True) or images > others
 
 
 def labels_in_names(names: Sequence[str]) -> list[str]:

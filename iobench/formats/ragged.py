@@ -224,4 +224,6 @@ def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
-    return tensor.view(torch.int16).numpy().view("bfloat16")  # torch does not know NumPy's bfloat16
+    from ml_dtypes import bfloat16  # which torch does not know
+
+    return tensor.view(torch.int16).numpy().view(bfloat16)

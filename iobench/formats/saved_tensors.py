@@ -23,7 +23,7 @@ from iobench.base.text import shortened
 from iobench.formats.array_schema import ShapeAndDtype, unsupported_dtype
 from iobench.formats.placement import Index, Listed, ListedSpans, Placement, Strided
 from iobench.formats.ragged import VARIES, offsets_of
-from iobench.formats.schema import DTYPES, Array
+from iobench.formats.schema import DTYPES, Array, numpy_dtype
 
 META = "meta.json"
 INNER = "_tensordict"  # folder in which a tensorclass stores its tensors
@@ -337,7 +337,7 @@ def _checked(path: Path, dtype: object, shape: object) -> tuple[str, tuple[int, 
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise unsupported_dtype(path, "", f"{name} {shape}")
-    return name, _sizes(shape)
+    return numpy_dtype(name).name, _sizes(shape)
 
 
 def _sizes(shape: object) -> tuple[int, ...]:

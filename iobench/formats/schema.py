@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
 import numpy as np
 import numpy.typing as npt
 
@@ -33,6 +32,13 @@ EXTENTS = "_extents"  # after the name of a field in which several axes vary
 # A tensorclass cannot have an attribute `class`, and its own methods of these names are needed;
 # TensorDict's meta.json has its own keys `shape` and `device`.
 RESERVED_NAMES = {*keyword.kwlist, "shape", "device", "to", "clone", "items", "pin_memory"}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of a name in `DTYPES`; bfloat16 is that of ml_dtypes, whose import may take 0.4 s."""
+    if name == "bfloat16":
+        import ml_dtypes  # noqa: F401  # registers it with NumPy
+    return np.dtype(name)
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,15 @@ class Field:
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"field {self.name}: dtype {self.dtype} is not one of {', '.join(DTYPES)}")
+        numpy_dtype(self.dtype)  # where there is such a field, NumPy knows its dtype
         if VARIES in self.inner:
             raise ValueError(f"field {self.name}: only the first axes may be *")
         if any(n < 1 for n in self.inner):
             raise ValueError(f"field {self.name}: shape {self.shape} holds no element")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a call, so that the other process's NumPy knows the dtype, too."""
+        return Field, (self.name, self.shape, self.dtype)
 
     @property
     def typed(self) -> str:

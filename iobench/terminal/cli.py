@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from iobench.base import INTERRUPTED
 from iobench.base.credentials import scrubbed
@@ -25,35 +29,79 @@ from iobench.base.errors import (
 from iobench.base.text import printable, shortened
 from iobench.host.rank_info import RankInfo
 from iobench.host.system_errors import system_error
-from iobench.terminal.commands import compare, history, inspect, own_loader, prepare, recommend, report, run
-from iobench.terminal.commands._options import Command
 from iobench.terminal.ranked import run_as_rank
 
-app = typer.Typer(rich_markup_mode=None)
-
 LONGEST = 1500  # characters of an error, which may quote what was typed
-UNINTERRUPTIBLE = ("torch", "tensordict", "triton")  # imports that abort the process on an exception
+UNINTERRUPTIBLE = ("numpy", "torch", "tensordict", "triton")  # imports that abort the process on an exception
 RETRY_S = 0.05
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)
 # typer exports BadParameter, but not the base class of all usage errors
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-COMMANDS = (
-    prepare.prepare,
-    prepare.add,
-    run.run,
-    recommend.recommend,
-    compare.compare,
-    report.report,
-    own_loader.diagnose,
-    own_loader.tune,
-    own_loader.resume_check,
-    report.study,
-    inspect.limits,
-    inspect.verify,
-    inspect.formats,
-    inspect.loaders,
-)
+COMMANDS = {  # module and function, or app of the commands below it
+    "prepare": ("prepare", "prepare"),
+    "add": ("prepare", "add"),
+    "run": ("run", "run"),
+    "recommend": ("recommend", "recommend"),
+    "compare": ("compare", "compare"),
+    "report": ("report", "report"),
+    "diagnose": ("own_loader", "diagnose"),
+    "tune": ("own_loader", "tune"),
+    "resume-check": ("own_loader", "resume_check"),
+    "study": ("report", "study"),
+    "limits": ("inspect", "limits"),
+    "verify": ("inspect", "verify"),
+    "formats": ("inspect", "formats"),
+    "loaders": ("inspect", "loaders"),
+    "runs": ("history", "app"),
+}
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name; a command's module is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        from iobench.terminal.commands._options import Command
+
+        module, function = COMMANDS[name]
+        command = getattr(import_module(f"iobench.terminal.commands.{module}"), function)
+        if not isinstance(command, typer.Typer):
+            own = typer.Typer(add_completion=False, rich_markup_mode=None)
+            own.command(name, cls=Command)(command)
+            command = own
+        return typer.main.get_command(command)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(TyperGroup):
+    """The program, whose own help imports no command."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: Any = _Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [*COMMANDS]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with the first line of its docstring, or of its module's."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(*place)) for name, place in COMMANDS.items()])
+
+
+def _summary(module: str, function: str) -> str:
+    tree = ast.parse((Path(__file__).parent / "commands" / f"{module}.py").read_text("utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    return (ast.get_docstring(found[0] if found else tree) or "").partition("\n")[0]
+
+
+app = typer.Typer(cls=_Group, rich_markup_mode=None)
 
 
 class _InterruptHandler:
@@ -205,11 +253,6 @@ def _iobench(
     elif context.obj is not None and context.invoked_subcommand != "run":
         name = context.invoked_subcommand
         raise InvalidSettings(f"iobench {name} under torchrun", kind="single-process", hint="omit torchrun")
-
-
-for command in COMMANDS:
-    app.command(cls=Command)(command)
-app.add_typer(history.app, name="runs")
 
 
 def _fail(message: str, code: int, kind: str = "") -> NoReturn:

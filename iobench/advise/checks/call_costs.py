@@ -47,6 +47,7 @@ class Work:
     message: str = ""  # after "the time is spent"
     hint: str = ""
     measured_by: tuple[str, ...] = ("cache",)  # kinds of candidates that show what its remedy gains
+    avoidable: bool = False  # its remedy takes all of its time away
     contains: tuple[str, ...] = ()  # other work that is part of it, and no cause of its own
 
 
@@ -138,6 +139,7 @@ WORK = {
         cause="List that is searched from its beginning for each sample.",
         message="searching a list for each sample",
         hint="make a dict once (places = {one: n for n, one in enumerate(values)}), and look it up there",
+        avoidable=True,
     ),
     "listings": Work(
         calls=r"posix\.(listdir|scandir)|/glob\.py:\d+ i?glob|\bpathlib\S*:\d+ (r?glob|iterdir)",
@@ -148,6 +150,7 @@ WORK = {
         cause="Folder that is listed for each sample.",
         message="listing a folder for each sample",
         hint="list it once, in __init__, and keep the paths",
+        avoidable=True,
     ),
     "files": Work(
         calls=r"\b_?io\.open>|of '_io\.|_pickle\.load>|_?npyio\w*\.py:\d+ load\b"

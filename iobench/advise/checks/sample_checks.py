@@ -65,6 +65,8 @@ def work_of(name: str, evidence: Evidence) -> Advice | None:
     if work.each:
         counted = f": {costliest}, {calls:,} times for {profile.getitem_calls:,} samples"
         values |= {"calls": calls, "samples": profile.getitem_calls}
+    if work.avoidable and not evidence.raced(*work.measured_by):
+        values["bound"] = bound(share)
     kept = ""
     if "cache" in work.measured_by and evidence.gain("cache"):
         kept = f"; measured with samples kept in memory, where all of them take {size}"

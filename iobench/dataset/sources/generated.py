@@ -17,7 +17,18 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.base.text import reason
 from iobench.dataset.sources.source import BATCH_BYTES, Source
-from iobench.formats import DTYPES, Array, Batch, Field, Index, Ragged, Schema, check_sample, offsets_of
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Batch,
+    Field,
+    Index,
+    Ragged,
+    Schema,
+    check_sample,
+    numpy_dtype,
+    offsets_of,
+)
 
 BLOCKS_IN_FLIGHT = 3
 MAX_SEED = 1 << 63
@@ -70,7 +81,9 @@ class Synthetic(Source):
         if self.size < elements:
             raise _out_of_range("size", f"at least one sample of {elements:,} elements", self.size)
         try:
-            check_sample(f"sample shape {shape}", self.sample_shape, elements * np.dtype(self.dtype).itemsize)
+            check_sample(
+                f"sample shape {shape}", self.sample_shape, elements * numpy_dtype(self.dtype).itemsize
+            )
         except CorruptArtifact as error:
             raise error.converted(SourceError) from None
         samples = self.size // elements

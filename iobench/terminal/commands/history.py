@@ -1,4 +1,4 @@
-"""`iobench runs`: past runs."""
+"""List, show, compare over time, delete and export past runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, blocks_of
 from iobench.terminal import display, runs
 from iobench.terminal.commands._options import AsJson, Command, DataDir, Long, Wide, records_of
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    help="List, show, compare over time, delete and export past runs.",
-)
+app = typer.Typer(name="runs", add_completion=False, rich_markup_mode=None, help=__doc__)
 
 Here = Annotated[Path | None, typer.Option("--data-dir", help="Folder of datasets and results.")]
 RunName = Annotated[str, typer.Argument(help="Run: a name or a file of records.")]

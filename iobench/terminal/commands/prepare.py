@@ -27,7 +27,7 @@ from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
 from iobench.dataset.prepare import prepare as write
 from iobench.dataset.remote_dataset import check_target, publish
 from iobench.dataset.sources import GeneratedLengths, Source, Synthetic, open_source
-from iobench.formats import DTYPES, VARIES, Schema
+from iobench.formats import DTYPES, VARIES, Schema, numpy_dtype
 from iobench.objects.client import ObjectStore
 from iobench.objects.url import use_endpoint
 from iobench.terminal import datasets, display
@@ -151,7 +151,7 @@ class SourceOptions:
             raise InvalidSettings("--dtype", kind="unknown-dtype", expected=known, found=repr(dtype))
         given: dict[str, Any] = {"seed": self.seed, "compressibility": self.compressibility}
         others = {name: value for name, value in given.items() if value is not None}
-        return Synthetic(self._elements(np.dtype(dtype).itemsize), shape, dtype=dtype, **others)
+        return Synthetic(self._elements(numpy_dtype(dtype).itemsize), shape, dtype=dtype, **others)
 
     def _ragged(self) -> Source:
         others = [name for name in (*OF_GENERATED, "sample_shape") if name not in OF_RAGGED]
