@@ -310,7 +310,7 @@ class _Round:
 
 
 def _full_collections() -> int:
-    return gc.get_stats()[2]["collections"]
+    return int(gc.get_stats()[2]["collections"])
 
 
 def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:

@@ -182,10 +182,10 @@ def epochs(
     return prepared
 
 
-def epochs_of(loader: Any, job: Job) -> Callable[[int], Measured]:
-    """Return a function that measures one epoch of a job, given the round number."""
+def epochs_of(loader: Any, job: Job, seconds: float = 0.0) -> Callable[[int], Measured]:
+    """Return a function that measures a round of a job, by default one epoch, given the round number."""
     transfer = HostToDevice(torch.device("cpu"), False)
-    return lambda number: measure(loader, job, transfer, RoundSpec(number, lambda batch: None, seconds=0.0))
+    return lambda number: measure(loader, job, transfer, RoundSpec(number, lambda batch: None, seconds))
 
 
 def epoch_rate(*case: Any) -> Rate:

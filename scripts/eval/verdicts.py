@@ -23,6 +23,7 @@ import numpy as np
 import iobench
 from eval import harness
 from eval.harness import Row, Trials
+from iobench.base.thresholds import ROUND_S
 from iobench.bench.policies import interleaved
 from iobench.formats import Rows
 from iobench.host import page_cache
@@ -117,7 +118,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
     """Yield how often both identical cases lead, and the slowed one does not."""
     manifest, _ = iobench.prepare(iobench.Synthetic(int(options.size)), ["npy"], data_dir=options.data_dir)
     job, totals = Job(manifest.opener("npy"), Order()), Counter[str]()
-    epochs = {name: harness.epochs_of(loader, job) for name, loader in CASES.items()}
+    epochs = {name: harness.epochs_of(loader, job, ROUND_S) for name, loader in CASES.items()}
     page_cache.warm(manifest.files_of("npy"))
     for trial in range(options.measured):
         rates: dict[str, dict[int, float]] = {name: {} for name in CASES}
