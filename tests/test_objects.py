@@ -425,9 +425,9 @@ def of_npy(change):
 @pytest.mark.parametrize(
     ("change", "error", "cause", "problem"),
     [
-        (partial(misplaced, too_far=1), CorruptArtifact, "misplaced-rows", ""),
-        (partial(misplaced, too_far=1 << 20), CorruptArtifact, "misplaced-rows", ""),
-        (very_many_at_one_place, CorruptArtifact, "misplaced-rows", ""),
+        (partial(misplaced, too_far=1), CorruptArtifact, "misplaced-rows", None),
+        (partial(misplaced, too_far=1 << 20), CorruptArtifact, "misplaced-rows", None),
+        (very_many_at_one_place, CorruptArtifact, "misplaced-rows", None),
         (of_npy(lambda own: own["etags"].pop("x.npy")), *DAMAGED, "files without a version"),
         (of_npy(lambda own: own["placement"]["x"].update(files=["z.npy"])), *DAMAGED, "it does not have"),
         (of_npy(lambda own: own["placement"]["x"].update(files=[])), *DAMAGED, "it does not have"),
