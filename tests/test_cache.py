@@ -308,12 +308,7 @@ def test_read_ahead_is_that_of_the_disk(tmp_path):
 
 @pytest.mark.parametrize(
     ("rates", "times"),
-    [
-        ([9e9], [1.2]),
-        ([0.4e9, 8e9], [1.2, 3]),
-        ([0.4e9, 1e9, 1e9], [1.2, 3, 9]),
-        ([None], [1.2]),
-    ],
+    [([9e9], [1.2]), ([0.4e9, 8e9], [1.2, 3]), ([0.4e9, 1e9, 1e9], [1.2, 3, 9]), ([None], [1.2])],
 )
 def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, rates, times):
     requested, given = [], iter(rates)

@@ -430,10 +430,7 @@ def test_large_warm_batches_have_more_threads(choose, dataset, monkeypatch):
     assert choose("npy", direct=False, cold=False, batch_size=8).threads == 6
 
 
-@pytest.mark.parametrize(
-    ("variant", "past"),
-    [*((v, None) for v in STORED), *((v, True) for v in FIXED)],
-)
+@pytest.mark.parametrize(("variant", "past"), [*((v, None) for v in STORED), *((v, True) for v in FIXED)])
 def test_every_backend_reads_the_prepared_data_and_finds_it_unchanged(choose, variant, past, monkeypatch):
     monkeypatch.setattr(direct_reader, "SMALL_BYTES", 0)
     source = choose(variant, past)

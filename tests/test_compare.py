@@ -176,10 +176,7 @@ def test_runs_measured_differently_are_refused_unless_forced(what):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        part("machine", host="container-17"),
-        part("machine", versions={"iobench": "0.2.0"}, kernel="6.2"),
-    ],
+    [part("machine", host="container-17"), part("machine", versions={"iobench": "0.2.0"}, kernel="6.2")],
 )
 def test_another_release_or_host_name_may_be_compared(changes):
     assert compare(rounds_of(STEADY), {"new": changed(rounds_of(STEADY), **changes)}).cases

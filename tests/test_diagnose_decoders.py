@@ -111,12 +111,7 @@ def changes(photo):
     watched = WatchedLoader(own, "cpu", lambda stats: None)
     list(watched)
     spent = Profile("main process", 1.0, [], 0.9, 16, 0.1, costs={"decoding": 0.9})
-    found = remedies.Remedies(
-        TunableLoader(own),
-        watched.stats,
-        [spent],
-        Watchdog(60.0, Budget(60.0)),
-    )
+    found = remedies.Remedies(TunableLoader(own), watched.stats, [spent], Watchdog(60.0, Budget(60.0)))
     tried = [one for one in found.candidates() if one.kind == "decoder"]
     return tried, [one.values["change"] for one in found.skipped]
 

@@ -97,10 +97,7 @@ BROKEN = {
         "manifest_file.replace_file = lambda path, content, sync: write(path, content)",
     ),
     "seals are not synced": (NAMES_KEPT, "forget(staging.SEAL)"),
-    "the artifact's new name is not synced": (
-        RANDOM_NAMES,
-        "prepare.sync_directory = lambda folder: None",
-    ),
+    "the artifact's new name is not synced": (RANDOM_NAMES, "prepare.sync_directory = lambda folder: None"),
     "the manifest's new name is not synced": (LOST, "manifest_file.sync_directory = lambda folder: None"),
     "the old artifact is deleted before the new one is listed": (
         KILLED,

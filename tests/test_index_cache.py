@@ -192,10 +192,7 @@ def test_the_index_of_lmdb_is_built_in_pieces_until_the_time_is_over(tmp_path, m
     monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
     monkeypatch.setattr(_lmdb_pages, "PIECE_BYTES", 1)  # a page
     dataset.index_end = time.monotonic()
-    with (
-        pytest.raises(index_cache.IndexLate),
-        dataset.opener("lmdb")() as reader,
-    ):
+    with pytest.raises(index_cache.IndexLate), dataset.opener("lmdb")() as reader:
         reader.placement()
     assert indexes(dataset) == []
     np.testing.assert_array_equal(offsets(dataset), whole)

@@ -140,10 +140,7 @@ def a_finalist(text, mib_per_s, roles, **more):
 
 def test_a_recommendation_shows_the_choice_the_finalists_and_the_code():
     best, default = a_finalist("npy · <b>", 200, ["fastest"]), a_finalist("npy · x", 100, ["default"])
-    raced = [
-        a_finalist("npy · x", 200, [PARETO]),
-        a_finalist("hdf5 · x", 100, [], disk_bytes=2**31),
-    ]
+    raced = [a_finalist("npy · x", 200, [PARETO]), a_finalist("hdf5 · x", 100, [], disk_bytes=2**31)]
     shown = Recommendation(
         outcome="decided",
         use=best,

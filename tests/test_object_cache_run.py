@@ -122,10 +122,7 @@ def test_cases_with_and_without_a_cache(remote):
 
 def test_options_that_exclude_each_other(remote, tmp_path):
     local = iobench.Manifest.load(tmp_path / "local/mine")
-    for manifest, chosen in (
-        (remote, options(object_cache=(0,), cache=("cold",))),
-        (local, options()),
-    ):
+    for manifest, chosen in ((remote, options(object_cache=(0,), cache=("cold",))), (local, options())):
         with pytest.raises(InvalidSettings) as caught:
             cases_of(manifest, chosen, ["cpu"])
         assert caught.value.kind == "conflicting-options"

@@ -153,11 +153,7 @@ def test_requests_cover_all_rows_within_their_size():
 
 @pytest.mark.parametrize(
     ("variants", "orders"),
-    [
-        (("npy",), ("sequential", "block")),
-        (("all",), ("random",)),
-        (("all",), ("sequential", "block")),
-    ],
+    [(("npy",), ("sequential", "block")), (("all",), ("random",)), (("all",), ("sequential", "block"))],
 )
 def test_a_run_verifies_and_counts(remote, tmp_path, variants, orders):
     options = RunOptions(variants, rounds="1", order=orders, batch_size=(64,))
@@ -266,7 +262,9 @@ def test_a_round_that_is_cut_off_counts_the_requests_of_what_came(server, remote
     made = measure(loaders.parse(word).on("cpu"), job, HostToDevice(torch.device("cpu"), False), spec)
     assert made.timing.partial.short
     assert made.timing.samples < SAMPLES
-    answered = 8 * remote.schema.sample_bytes  # a batch at most, whose rows were not counted yet when time ended
+    answered = (
+        8 * remote.schema.sample_bytes
+    )  # a batch at most, whose rows were not counted yet when time ended
     assert 0 < made.requests.fetched_bytes < 1.01 * made.timing.logical_bytes + answered
 
 

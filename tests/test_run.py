@@ -16,13 +16,7 @@ import iobench
 from iobench import RunOptions
 from iobench.advise.candidates import loader_word
 from iobench.base import thresholds
-from iobench.base.errors import (
-    REPREPARE,
-    ColdCacheUnavailable,
-    InvalidOption,
-    InvalidSettings,
-    RecordError,
-)
+from iobench.base.errors import REPREPARE, ColdCacheUnavailable, InvalidOption, InvalidSettings, RecordError
 from iobench.base.machine import MachineGpu
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
 from iobench.bench import backend, executor

@@ -65,12 +65,7 @@ def test_a_value_comes_back():
 
 
 @pytest.mark.parametrize(
-    ("work", "cause"),
-    [
-        (failing, "ValueError: no such luck"),
-        (killed, "SIGKILL"),
-        (leaving, "exit code 3"),
-    ],
+    ("work", "cause"), [(failing, "ValueError: no such luck"), (killed, "SIGKILL"), (leaving, "exit code 3")]
 )
 def test_a_failure_has_its_cause(work, cause):
     outcome = run_in_subprocess(work, limit_s=SOON_S)

@@ -37,11 +37,7 @@ def test_each_number_of_ranks_is_a_point_with_its_efficiency():
 
 @pytest.mark.parametrize(
     ("speeds", "outcome", "helpful"),
-    [
-        ([(1, 1), (2, 1.8), (4, 1.81)], "stops", 2),
-        ([(1, 1), (2, 0.7)], "stops", 1),
-        ([(3, 1)], "single", 3),
-    ],
+    [([(1, 1), (2, 1.8), (4, 1.81)], "stops", 2), ([(1, 1), (2, 0.7)], "stops", 1), ([(3, 1)], "single", 3)],
 )
 def test_a_curve_reports_where_more_ranks_stop_helping(speeds, outcome, helpful):
     (curve,) = curves(over(*speeds))
@@ -76,8 +72,7 @@ def test_imbalance_and_waits_are_those_of_the_round():
 
 
 @pytest.mark.parametrize(
-    ("second", "sure"),
-    [([1.5, 1.6, 1.5, 1.4, 1.5], True), ([1.1, 0.9, 1.1, 0.9, 1.1], False)],
+    ("second", "sure"), [([1.5, 1.6, 1.5, 1.4, 1.5], True), ([1.1, 0.9, 1.1, 0.9, 1.1], False)]
 )
 def test_the_slowest_rank_is_named_where_intervals_allow_it(second, sure):
     firsts = [1.0, 1.02, 0.98, 1.0, 1.01]

@@ -215,8 +215,7 @@ def untold(dense):
 
 
 @pytest.mark.parametrize(
-    ("change", "wrong"),
-    [(not_zero, "wrong-padding"), (transposed, "wrong-extents"), (untold, None)],
+    ("change", "wrong"), [(not_zero, "wrong-padding"), (transposed, "wrong-extents"), (untold, None)]
 )
 def test_changed_padding_fails_its_case(pictures, tmp_path, monkeypatch, change, wrong):
     monkeypatch.setattr(Collate, "__call__", collating(change))

@@ -269,14 +269,7 @@ class TestNpz:
         assert word in str(refused(tmp_path / "a.npz", cause))
 
     def test_names_that_no_format_can_hold_are_changed(self, tmp_path):
-        names = {
-            "class": "f_class",
-            "shape": "f_shape",
-            "to": "f_to",
-            "2nd": "f_2nd",
-            "é": "é",
-            "a b": "a_b",
-        }
+        names = {"class": "f_class", "shape": "f_shape", "to": "f_to", "2nd": "f_2nd", "é": "é", "a b": "a_b"}
         np.savez(tmp_path / "a.npz", **{name: np.arange(3) for name in names})
         assert [f.name for f in open_source(tmp_path / "a.npz").schema.fields] == list(names.values())
 

@@ -115,8 +115,7 @@ def test_ranks_have_as_many_batches_and_no_sample_twice(lengths, order, tokens, 
 
 @settings(deadline=None, max_examples=200)
 @given(
-    **DRAWN,
-    legs=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 200), st.integers(0, 9)), max_size=3),
+    **DRAWN, legs=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 200), st.integers(0, 9)), max_size=3)
 )
 def test_each_sample_comes_once_over_resumes_with_other_ranks_and_budgets(
     lengths, order, tokens, epoch, legs

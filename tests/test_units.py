@@ -87,8 +87,7 @@ def test_every_text_is_a_positive_integer_or_a_value_error(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "shape"),
-    [("128", (128,)), ("3x224x224", (3, 224, 224)), ("3,4", (3, 4)), (" 3 x 4 ", (3, 4))],
+    ("text", "shape"), [("128", (128,)), ("3x224x224", (3, 224, 224)), ("3,4", (3, 4)), (" 3 x 4 ", (3, 4))]
 )
 def test_a_shape_is_written_with_x_or_commas(text, shape):
     assert parse_shape(text) == shape

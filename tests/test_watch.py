@@ -17,13 +17,7 @@ import torch
 from conftest import image_arrays, prepared
 from kinds import kind
 from torch import distributed
-from torch.utils.data import (
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from iobench import RayLoader, StreamLoader

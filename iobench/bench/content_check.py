@@ -221,11 +221,7 @@ class BatchCheck(ABC):
 
 
 def content_check(
-    loader: Loader,
-    job: Job,
-    manifest: Manifest,
-    group: ProcessGroup | None = None,
-    seconds: float = math.inf,
+    loader: Loader, job: Job, manifest: Manifest, group: ProcessGroup | None = None, seconds: float = math.inf
 ) -> BatchCheck:
     """Return the check of a loader by hashes.
 

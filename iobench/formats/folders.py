@@ -32,18 +32,7 @@ DESCRIBING = (
     *(".log", ".out", ".err", ".lock", ".tmp", ".sh"),
 )
 # data that may hold the labels of what lies beside them
-BESIDE = (
-    *ARRAYS,
-    ".parquet",
-    ".arrow",
-    ".tar",
-    ".tfrecord",
-    ".mat",
-    ".mdb",
-    ".beton",
-    ".bin",
-    ".rec",
-)
+BESIDE = (*ARRAYS, ".parquet", ".arrow", ".tar", ".tfrecord", ".mat", ".mdb", ".beton", ".bin", ".rec")
 ARCHIVER = "__MACOSX"  # folder of what macOS's archiver knows of each file
 NOT_READ = "not-read"  # kind of the note that counts files
 SPLIT = re.compile(

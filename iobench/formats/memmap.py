@@ -30,15 +30,7 @@ from iobench.formats.folders import MOST_NAMED, NOT_READ
 from iobench.formats.format import Detectable
 from iobench.formats.placement import Placement, Spans
 from iobench.formats.ragged import Ragged
-from iobench.formats.reader import (
-    Convert,
-    MappedReader,
-    Reader,
-    Rows,
-    identity,
-    index_of,
-    unclosed,
-)
+from iobench.formats.reader import Convert, MappedReader, Reader, Rows, identity, index_of, unclosed
 from iobench.formats.saved_tensors import Column, Jagged, Leaf, SavedTensors, Stack, is_saved, saved_tensors
 from iobench.formats.schema import DTYPES, Array, Batch, Field, Schema, field_names, raw_bytes
 

@@ -69,10 +69,7 @@ def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
         for _, in_flight in PIECES:
             rates.append(measure_reads(descriptor, offsets, length, in_flight, seconds)[0])
     return Limit(
-        "disk, random",
-        f"reads of {bytes_text(size)} past the page cache",
-        max(rates) * size,
-        max(rates),
+        "disk, random", f"reads of {bytes_text(size)} past the page cache", max(rates) * size, max(rates)
     )
 
 

@@ -79,11 +79,7 @@ class ReadQueue:
             self.engine = ThreadPoolEngine(self.depth)
 
     def read(
-        self,
-        descriptors: int | Index,
-        offsets: Index,
-        lengths: Index,
-        into: Sequence[Bytes] | None = None,
+        self, descriptors: int | Index, offsets: Index, lengths: Index, into: Sequence[Bytes] | None = None
     ) -> Generator[tuple[int, Bytes], None, None]:
         """Yield the index of each read and the bytes it returned, in order of completion.
 

@@ -21,11 +21,7 @@ RAISE_LIMIT = "raise the limit of processes ('ulimit -u', the container's pids l
 
 def cannot_start(reason: str) -> SystemRefused:
     """Return the error for a process or thread that could not be started."""
-    return SystemRefused(
-        f"no process can be started: {reason}",
-        kind="cannot-start",
-        hint=RAISE_LIMIT,
-    )
+    return SystemRefused(f"no process can be started: {reason}", kind="cannot-start", hint=RAISE_LIMIT)
 
 
 def _no_shared_memory() -> SystemRefused:

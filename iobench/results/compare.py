@@ -267,12 +267,7 @@ def compare_in_turns(
 
 
 def _compared(
-    name: str,
-    before: Side,
-    after: Side,
-    min_difference: float,
-    comparisons: int,
-    in_turns: bool = False,
+    name: str, before: Side, after: Side, min_difference: float, comparisons: int, in_turns: bool = False
 ) -> CaseComparison:
     result = compare_runs(before.rounds, after.rounds, min_difference, comparisons, in_turns)
     return CaseComparison(

@@ -12,14 +12,7 @@ from typing import Any
 from iobench.base.finding import Finding
 from iobench.base.machine import Machine, Snapshot
 from iobench.base.units import shape_text
-from iobench.results.parts import (
-    CachePart,
-    ContentCheckPart,
-    DatasetPart,
-    LimitPart,
-    Measured,
-    Prices,
-)
+from iobench.results.parts import CachePart, ContentCheckPart, DatasetPart, LimitPart, Measured, Prices
 
 Facets = Mapping[str, Any]
 VERSION = 1

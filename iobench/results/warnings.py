@@ -160,10 +160,7 @@ def _short_window(rounds: Rounds) -> bool:
     return any(r.timing.partial is not None and r.timing.partial.short for r in rounds)
 
 
-@CaseCheck(
-    "gds-inactive",
-    "GPUDirect Storage was not active: KvikIO read with POSIX calls, through the host",
-)
+@CaseCheck("gds-inactive", "GPUDirect Storage was not active: KvikIO read with POSIX calls, through the host")
 def _gds_inactive(rounds: Rounds) -> bool:
     """Warn if KvikIO read through the host, because GPUDirect Storage was not active."""
     case = rounds[0].case

@@ -165,11 +165,7 @@ class CachedBackend(Backend):
     reader: Part | CompositeReader
 
     def __init__(
-        self,
-        path: Path,
-        reader: Part | CompositeReader,
-        threads: int,
-        unchanged: ChangeDetector,
+        self, path: Path, reader: Part | CompositeReader, threads: int, unchanged: ChangeDetector
     ) -> None:
         super().__init__(path, reader, threads, unchanged)
         self.cold = reader.cold

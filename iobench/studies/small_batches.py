@@ -27,15 +27,7 @@ from iobench.loading.loaders.sample_datasets import SampleDataset
 from iobench.loading.order import Order
 from iobench.loading.user_errors import PortableError
 from iobench.results import stats
-from iobench.studies._claims import (
-    FASTER,
-    INCONCLUSIVE,
-    REPRODUCED,
-    ClaimResult,
-    Claims,
-    all_of,
-    judged,
-)
+from iobench.studies._claims import FASTER, INCONCLUSIVE, REPRODUCED, ClaimResult, Claims, all_of, judged
 from iobench.studies._epochs import TrainingInParts, epochs
 from iobench.studies._rounds import Contender, Heartbeat, Measurements, interleave, merged, run_in_subprocess
 from iobench.studies._study import IO_BOTTLENECK, Study, StudyOptions, cores, scratch, warm_dataset

@@ -19,13 +19,7 @@ from typer.core import TyperGroup
 
 from iobench.base import INTERRUPTED
 from iobench.base.credentials import scrubbed
-from iobench.base.errors import (
-    InvalidOption,
-    InvalidSettings,
-    IobenchError,
-    TargetError,
-    UnknownFormat,
-)
+from iobench.base.errors import InvalidOption, InvalidSettings, IobenchError, TargetError, UnknownFormat
 from iobench.base.text import printable, shortened
 from iobench.host.rank_info import RankInfo
 from iobench.host.system_errors import system_error

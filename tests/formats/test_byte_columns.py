@@ -120,10 +120,7 @@ def test_damage_in_paths_and_other_columns_does_not_end_the_process(tmp_path):
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize(
     ("stored", "cause", "found"),
-    [
-        ([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"),
-        (["a", "b"], "unsupported-dtype", "string"),
-    ],
+    [([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"), (["a", "b"], "unsupported-dtype", "string")],
     ids=["lists", "text"],
 )
 def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, writer, stored, cause, found):

@@ -203,7 +203,7 @@ def test_the_other_decoders_scale_where_the_users_choice_does():
             "nvimgcodec",
             "turbojpeg",
             "turbojpeg+",
-        ),
+        )
     ]
     assert words(f"{PILLOW.variant},dct_scaling=yes", False) == ["simplejpeg+", "opencv+", "turbojpeg+"]
     assert words("images", True) == []

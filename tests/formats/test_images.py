@@ -18,13 +18,7 @@ from record_cases import delivered
 
 import iobench
 from iobench import formats
-from iobench.base.errors import (
-    ArtifactExists,
-    CorruptArtifact,
-    InvalidOption,
-    SourceError,
-    UnsupportedSchema,
-)
+from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidOption, SourceError, UnsupportedSchema
 from iobench.contrib.formats.shared.random_crop import random_box
 from iobench.dataset.add import add
 from iobench.dataset.sources import open_source

@@ -183,11 +183,7 @@ INVALID = {
     "negative": (lambda i, c, _: c.update(chunk_size=-1), "invalid-index", "-1"),
     "none": (lambda i, c, _: i.update(chunks=[]), "invalid-index", "no chunks"),
     "no chunk": (lambda i, c, _: i.update(chunks=[3]), "invalid-index", "chunk"),
-    "compressed": (
-        lambda i, c, config: config.update(compression="zstd"),
-        "compressed",
-        "compression zstd",
-    ),
+    "compressed": (lambda i, c, config: config.update(compression="zstd"), "compressed", "compression zstd"),
     "encrypted": (lambda i, c, config: config.update(encryption={"a": 1}), "encrypted", "encryption"),
     "tables": (
         lambda i, c, config: config.update(item_loader="ParquetLoader"),

@@ -69,8 +69,7 @@ def rank_of(process, rank):
 
 
 @pytest.mark.parametrize(
-    ("struck", "rank", "name"),
-    [(signal.SIGKILL, 1, "rank-gone"), (signal.SIGSTOP, 0, "rank-silent")],
+    ("struck", "rank", "name"), [(signal.SIGKILL, 1, "rank-gone"), (signal.SIGSTOP, 0, "rank-silent")]
 )
 def test_a_rank_that_dies_or_stops_ends_the_run_with_one_line(floats, tmp_path, struck, rank, name):
     out, errors = tmp_path / "r.jsonl", tmp_path / "stderr"

@@ -34,10 +34,7 @@ class Shards:
 
     def __init__(self, folder, width, gap):
         rng = np.random.default_rng(width)
-        self.rows = {
-            "x": rng.integers(0, 256, (SAMPLES, width), dtype=np.uint8),
-            "y": np.arange(SAMPLES) * 3,
-        }
+        self.rows = {"x": rng.integers(0, 256, (SAMPLES, width), dtype=np.uint8), "y": np.arange(SAMPLES) * 3}
         self.schema = Schema(SAMPLES, (Field("x", (width,), "uint8"), Field("y", (), "int64")))
         self.folder, self.width = folder, width
         self.paths = [folder / f"shard{number}" for number in range(SHARDS)]

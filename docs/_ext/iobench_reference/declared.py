@@ -92,10 +92,7 @@ def _studies() -> str:
 def _study(name: str) -> str:
     study = studies.study_of(name)
     return section(
-        code(name),
-        prose(sentence(study.question)),
-        f"Source: {prose(study.source)}",
-        label=f"study-{name}",
+        code(name), prose(sentence(study.question)), f"Source: {prose(study.source)}", label=f"study-{name}"
     )
 
 

@@ -28,11 +28,7 @@ def record_schema() -> dict[str, Any]:
         _describe(body, comments.of_fields(_class(name)))
     root = components.pop("Record")
     root["properties"]["case"] |= {"$ref": "#/$defs/CasePart", "type": "object"}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **root,
-        "$defs": components,
-    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": components}
 
 
 def _class(name: str) -> type:

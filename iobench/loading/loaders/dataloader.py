@@ -18,12 +18,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.options import declared, option
 from iobench.formats import Rows
 from iobench.loading.loaders._loader import Epochs, Job, WorkerLoader, fetch_option
-from iobench.loading.loaders.sample_datasets import (
-    SampleDataset,
-    TimedDataset,
-    collate_function,
-    dataset_of,
-)
+from iobench.loading.loaders.sample_datasets import SampleDataset, TimedDataset, collate_function, dataset_of
 from iobench.loading.order import Order, row_count
 from iobench.loading.stages import UNTIMED
 from iobench.loading.tensors import HostBatch

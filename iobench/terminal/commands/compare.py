@@ -57,8 +57,7 @@ def compare(
     run: Annotated[
         bool,
         typer.Option(
-            "--run",
-            help="Measure loaders of your own in turns: --run base/train.py:make head/train.py:make.",
+            "--run", help="Measure loaders of your own in turns: --run base/train.py:make head/train.py:make."
         ),
     ] = False,
     machines: Annotated[

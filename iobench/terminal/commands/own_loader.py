@@ -125,9 +125,7 @@ MOST = 1024  # ranks or workers
 def resume_check(
     target: Annotated[
         list[str],
-        typer.Argument(
-            help="Loaders that have a state, such as stream, or functions: train.py:make_loader.",
-        ),
+        typer.Argument(help="Loaders that have a state, such as stream, or functions: train.py:make_loader."),
     ],
     stop_after: Annotated[
         int | None,

@@ -275,10 +275,7 @@ def add(
     format: Annotated[str | None, typer.Option(help="Format of the data. [default: detected]")] = None,
     files: Annotated[str | None, typer.Option(help=FILES_HELP)] = None,
     name: Annotated[str | None, typer.Option(help="Dataset name. [default: made from the path]")] = None,
-    field: Annotated[
-        list[str] | None,
-        typer.Option(help=FIELD_HELP),
-    ] = None,
+    field: Annotated[list[str] | None, typer.Option(help=FIELD_HELP)] = None,
     hash: Hash = "auto",
     data_dir: DataDir = Path("data"),
     s3_endpoint: S3Endpoint = None,
