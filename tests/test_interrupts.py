@@ -1,12 +1,16 @@
+import os
 import signal
 import subprocess
 import sys
 import threading
+from itertools import count
 
 import pytest
 from conftest import complaint
 
 from iobench.base import interrupts
+from iobench.host.maps import GuardedMap
+from iobench.host.page_cache import residency
 
 
 def interrupt():
@@ -238,3 +242,35 @@ def test_sigterm_acts_as_ctrl_c_and_leaves_nothing_behind(tmp_path, warm_python)
     done = warm_python(WHILE_WRITING, *what)
     assert complaint(done, 130) == "iobench: interrupted"
     assert not any((tmp_path / "data").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("look", "opens"),
+    [(lambda file: residency([file]), {"cached_pages"}), (lambda file: GuardedMap([file], [8192]), {"_map"})],
+)
+def test_an_interrupt_at_any_line_leaves_no_file_open(tmp_path, look, opens):
+    file = tmp_path / "x"
+    file.write_bytes(bytes(8192))
+    look(file)  # what is imported or measured once
+    was_open = len(os.listdir("/proc/self/fd"))
+    for place in count():
+        left = place
+
+        def trace(frame, event, argument):
+            nonlocal left
+            left -= event == "line" and frame.f_code.co_name in opens
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            look(file)
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert len(os.listdir("/proc/self/fd")) == was_open
+    assert place > 2

@@ -276,11 +276,9 @@ class _SideBySideGuard(MapGuard):
 
 
 def _map(path: Path, address: int, size: int, private: bool) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        map_memory(address, size, _PRIVATE_FIXED if private else _SHARED_FIXED, descriptor, writable=private)
-    finally:
-        os.close(descriptor)
+    flags = _PRIVATE_FIXED if private else _SHARED_FIXED
+    with open(path, "rb", buffering=0) as file:  # which is closed wherever Ctrl-C comes
+        map_memory(address, size, flags, file.fileno(), writable=private)
 
 
 def _unmap(guard: Any, address: int, length: int) -> None:

@@ -224,15 +224,13 @@ def _drop_file(path: Path) -> None:
 
 def cached_pages(path: Path, spans: Sequence[tuple[int, int]]) -> int:
     """Return how many pages of a file's spans, each a page's start and bytes, are in the page cache."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # once: it takes longer than to ask for a span
     cached, counts = 0, (ctypes.c_uint64 * 5)()  # struct cachestat, which begins with the cached pages
-    try:
+    # once: it takes longer than to ask for a span; a file object is closed wherever Ctrl-C comes
+    with open(path, "rb", buffering=0) as file:
         for start, size in spans:
             span = (ctypes.c_uint64 * 2)(start, size)
-            failed = libc.syscall(CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(counts), 0)
-            cached += _mincore(path, descriptor, start, size) if failed else counts[0]
-    finally:
-        os.close(descriptor)
+            failed = libc.syscall(CACHESTAT, file.fileno(), ctypes.byref(span), ctypes.byref(counts), 0)
+            cached += _mincore(path, file.fileno(), start, size) if failed else counts[0]
     return cached
 
 

@@ -140,7 +140,7 @@ def interrupted(loader: StreamLoader, number: int) -> StreamLoader:
         signal.setitimer(signal.ITIMER_REAL, max(1e-5, epoch_s * rng.random() * 1.2))
         read(loader)
         time.sleep(epoch_s)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # within the block: it may come right before
     return loader
 
 
