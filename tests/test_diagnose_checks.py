@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import resource
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -605,6 +606,20 @@ def listing(folder):
     return [lambda row: named(sorted(folder.glob("*.bin"))[row]), lambda row: named(paths[row])]
 
 
+def database(folder):
+    connection = sqlite3.connect(folder / "x.db")
+    for table in ("scanned", "found"):
+        connection.execute(f"create table {table} (number integer, x blob)")
+        rows = ((row, bytes(64)) for row in range(2000))
+        connection.executemany(f"insert into {table} values (?, ?)", rows)
+    connection.execute("create index numbers on found (number)")
+
+    def read(table, row):
+        return connection.execute(f"select x from {table} where number = ?", (row,)).fetchone()[0]
+
+    return [lambda row: torch.tensor(len(read("scanned", row))), lambda row: slow(len(read("found", row)))]
+
+
 def searched(folder):
     names = [f"{number}.jpg" for number in range(20_000)]
     places = {name: number for number, name in enumerate(names)}
@@ -631,6 +646,7 @@ def sound(folder):
         ("array-lookup", hdf5_array, 1024),
         ("folder-listed", listing, 512),
         ("list-searched", searched, 512),
+        ("database-query", database, 512),
         ("whole-sound", sound, 128),
         ("file-per-sample", files, 1024),
         ("dataframe-rows", rows_of_a_table, 4096),

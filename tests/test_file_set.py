@@ -836,3 +836,14 @@ def test_a_line_says_whether_all_was_read(tmp_path, inside, command):
     done = inside(*words, "--overwrite")
     assert "read: 12 files, and something was left out" in done.stderr
     assert "1 of 13 files: 1 .md" in done.stderr
+
+
+def test_pictures_beside_arrays_are_counted_and_change_nothing(tmp_path):
+    for name, save in (("a", np.save), ("b", lambda file, x: np.savez(f"{file}.npz", x=x))):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            save(tmp_path / name / str(number), np.full((4, 4), number))
+            Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
+        source = open_source(tmp_path / name)
+        assert (source.schema.samples, source.schema.fields[0].shape) == (5, (4, 4))
+        assert [one.values[".png"] for one in source.notes if one.kind == "not-read"] == [5]

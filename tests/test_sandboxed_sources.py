@@ -75,6 +75,24 @@ class TestTorch:
         np.testing.assert_array_equal(batch["x"].values, torch.cat(ragged))
         assert batch["y"].tolist() == [0, 1, 2]
 
+    def test_numbers_of_python_are_those_that_were_saved(self, tmp_path):
+        times, more = [1_700_000_000.125 + row for row in range(4)], [1, 0.5, 2, 3]
+        rows = [{"x": torch.ones(3), "t": t, "more": one} for t, one in zip(times, more, strict=True)]
+        torch.save(rows, tmp_path / "a.pt")
+        torch.save({"x": torch.ones(4, 3), "t": times, "more": more}, tmp_path / "b.pt")
+        for name in ("a.pt", "b.pt"):
+            arrays = everything(open_source(tmp_path / name))
+            assert (arrays["t"].tolist(), arrays["more"].tolist()) == (times, more)
+        del rows[1]["more"]
+        torch.save(rows, tmp_path / "a.pt")
+        assert "'more' in sample 0 or 1" in refused(tmp_path / "a.pt", "not-tensors").found
+        torch.save([{"x": torch.ones(3), "t": row} for row in (1, None, 2)], tmp_path / "a.pt")
+        assert "NoneType in sample 1" in refused(tmp_path / "a.pt", "not-tensors").found
+        (tmp_path / "c").mkdir()
+        for number, time in enumerate(times):
+            torch.save({"x": torch.ones(3), "t": time}, tmp_path / f"c/{number}.pt")
+        assert everything(open_source(tmp_path / "c"))["t"].tolist() == times
+
     def test_one_key_of_a_checkpoint(self, tmp_path):
         torch.save({"model": {"w": torch.rand(4, 2)}, "epoch": 3, "x": torch.rand(5)}, tmp_path / "a.pt")
         assert "::" in refused(tmp_path / "a.pt", "not-tensors").hint

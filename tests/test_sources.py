@@ -609,14 +609,15 @@ class TestMatlab:
         savemat(tmp_path / "a.mat", {"x": scipy.sparse.eye(3, format="csc")})
         assert 'x=m["x"].toarray()' in refused(tmp_path / "a.mat", "unsupported-dtype").hint
 
-    def test_samples_along_the_last_axis_are_named_with_the_conversion(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("labels", [np.arange(10)[:, None], np.arange(10)[None]])
+    def test_samples_along_the_last_axis_are_named_with_the_conversion(self, tmp_path, monkeypatch, labels):
         """As SVHN: images of shape (32, 32, 3, N), labels of shape (N, 1)."""
         monkeypatch.chdir(tmp_path)
-        savemat("a.mat", {"X": np.arange(40).reshape(2, 2, 10), "y": np.arange(10)[:, None]})
+        savemat("a.mat", {"X": np.arange(40).reshape(2, 2, 10), "y": labels})
         code = refused(tmp_path / "a.mat", "unequal-lengths").hint.partition("convert it: ")[2]
         exec(code, {"scipy": scipy, "numpy": np})
         arrays = everything(open_source(tmp_path / "a.npz"))
-        assert {name: array.shape for name, array in arrays.items()} == {"X": (10, 2, 2), "y": (10, 1)}
+        assert {name: array.shape for name, array in arrays.items()} == {"X": (10, 2, 2), "y": (10,)}
 
 
 def as_gzip_chunks(path):

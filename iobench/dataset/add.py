@@ -228,8 +228,13 @@ def _remedies(path: Path) -> Iterator[None]:
     except SourceError as error:
         if not path.is_dir() or error.path in (None, str(path)) or error.hint not in (None, MOVE):
             raise
-        skip = f"iobench prepare --source {shlex.quote(str(path))} --on-error skip"
-        ways = [MOVE, *[f"leave such images out: '{skip}'"] * contains_images(path)]
+        convert = f"iobench prepare --source {shlex.quote(str(path))}"
+        skip = (
+            f"convert them: '{convert}'"
+            if error.kind == "link"
+            else f"leave such images out: '{convert} --on-error skip'"
+        )
+        ways = [MOVE, *[skip] * contains_images(path)]
         raise error.changed(hint="; or ".join(ways)) from None
 
 

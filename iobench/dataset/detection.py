@@ -50,7 +50,7 @@ CONVERSIONS = {  # one line of Python
     ".sas7bdat": TABLE.replace("{read}", "read_sas"),
 }
 MATLAB = (  # for several files: a single one is read
-    'numpy.savez("{stem}.npz", **{{k: v for k, v in scipy.io.loadmat("{name}").items() '
+    'numpy.savez("{stem}.npz", **{{k: v.squeeze() for k, v in scipy.io.loadmat("{name}").items() '
     'if k[0] != "_" and v.dtype.kind in "biufc"}})'
 )
 LIBSVM = re.compile(rb"[-+.,\deE]+(?: \d+:[-+.\deE]+)+\s")  # a label, and numbers of columns with values

@@ -30,6 +30,7 @@ from iobench.formats.array_schema import ShapeAndDtype, select_arrays
 from iobench.formats.folders import (
     ARRAYS,
     DESCRIBING,
+    IMAGES,
     PACKED,
     attributes_not_read,
     entries_of,
@@ -263,6 +264,8 @@ def detect_files(
         message = f"{count:,} folders in format {form.name}: taken as {count:,} {PARTS}"
         taken = Finding("files", message, None, {"folders": count, "relation": PARTS})
         return Detected(f"parts:of={form.name}", () if relation else (taken,))
+    others = [file for file in files if not has_suffix(file.name, IMAGES)]  # unless these are most
+    files = others if 2 * len(others) >= len(files) else files
     suffixes = {PACKED if file.name.lower().endswith(PACKED) else file.suffix.lower() for file in files}
     if len(files) > 1 and len(suffixes) == 1 and suffixes <= {*ARRAYS, PACKED} - {".gz"}:
         return _detect_arrays(path, files, relation, selected)

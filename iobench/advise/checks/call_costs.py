@@ -61,6 +61,7 @@ WORK = {
     "scaling": Work(
         calls=r"of 'ImagingCore' objects>", inclusive=False
     ),  # by Pillow, which may decode meanwhile
+    "crops": Work(calls="crop"),
     "chunks": Work(calls=r"h5py/_hl/dataset\.py:\d+ __getitem__|zarr/core(/array)?\.py:\d+ __getitem__"),
     "sound": Work(calls=r"\bsoundfile\.py:\d+ \w*read\b|torchaudio/\S+:\d+ load\b|librosa/\S+:\d+ load"),
     "lists": Work(
@@ -140,6 +141,15 @@ WORK = {
         message="searching a list for each sample",
         hint="make a dict once (places = {one: n for n, one in enumerate(values)}), and look it up there",
         avoidable=True,
+    ),
+    "queries": Work(
+        calls=r"of 'sqlite3\.(Cursor|Connection)' objects>",
+        each=True,
+        kind="database-query",
+        cause="Query of an SQLite database for each sample.",
+        message="in queries of SQLite",
+        hint="create an index of the columns in WHERE: without one (EXPLAIN QUERY PLAN says SCAN) each query "
+        "reads the whole table",
     ),
     "listings": Work(
         calls=r"posix\.(listdir|scandir)|/glob\.py:\d+ i?glob|\bpathlib\S*:\d+ (r?glob|iterdir)",

@@ -156,8 +156,10 @@ def _cure(evidence: Evidence) -> str:
     if not _of_images(profile) or not evidence.varying:
         return (STORED if evidence.varying else ONCE).format(source)
     height, width = evidence.sample.sides or SIDES
-    cropping = formats.parse(f"images:shape=3x{height}x{width},crop=random")
-    return STREAM.format(", random crops included", scaling_variant(cropping) or cropping.variant, source)
+    crops = profile.cost("crops") > 0
+    scaled = formats.parse(f"images:shape=3x{height}x{width}" + ",crop=random" * crops)
+    included = ", random crops included" * crops
+    return STREAM.format(included, scaling_variant(scaled) or scaled.variant, source)
 
 
 def scaling_variant(format: Format) -> str | None:

@@ -196,7 +196,9 @@ class MatAdapter(formats.Detectable):
                 raise
             (count,) = ends
             moved = {
-                name: f'm["{name}"]' if shape[0] == count else f'numpy.moveaxis(m["{name}"], -1, 0)'
+                name: f'm["{name}"]' + ".ravel()" * (len(shape) == 1)
+                if shape[0] == count
+                else f'numpy.moveaxis(m["{name}"], -1, 0)'
                 for name, (shape, _) in shapes.items()
             }
             hint = f"if the last axis of some is that of the samples, {_conversion(path, moved)}"

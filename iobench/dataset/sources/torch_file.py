@@ -91,8 +91,8 @@ def _contents(path: Path, numbers: bool = False) -> dict[str, Content]:
         rows = value if isinstance(value, list) and value else []
         if isinstance(value, torch.Tensor):
             contents[name or SINGLE] = value.detach()
-        elif numbers and isinstance(value, int | float):
-            contents[name] = torch.tensor(value)
+        elif numbers and _are_numbers([value]):
+            contents[name] = _tensor_of([value])[0]
         elif isinstance(value, dict) and levels and all(isinstance(key, str) for key in value):
             for key, inner in value.items():
                 collect(f"{name}/{key}".strip("/"), inner, levels - 1)
@@ -101,21 +101,41 @@ def _contents(path: Path, numbers: bool = False) -> dict[str, Content]:
         elif rows and levels and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
             for key in rows[0]:
                 collect(f"{name}/{key}".strip("/"), [row[key] for row in rows], levels - 1)
-        elif (
-            rows
-            and name
-            and all(type(row) is type(rows[0]) and type(row) in (bool, int, float) for row in rows)
-        ):
-            contents[name] = torch.tensor(rows)
+        elif rows and name and _are_numbers(rows):
+            contents[name] = _tensor_of(rows)
         else:
             expected = "a tensor, a dict of tensors by name, or a list of a tensor per sample"
-            found = type(value).__name__
+            found = _found(value)
             if not name:
                 raise CorruptArtifact("", "not-tensors", path, expected=expected, found=found)
             contents[name] = CorruptArtifact("no tensor", "not-tensors", expected=expected, found=found)
 
     collect("", loaded, MAX_LEVELS)
     return contents
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Return whether these are Python's numbers, of which 64 bits hold each."""
+    most = 2**53 if float in map(type, values) else 2**63 - 1
+    return all(type(one) is float or (type(one) in (bool, int) and abs(one) <= most) for one in values)
+
+
+def _tensor_of(numbers: Sequence[float]) -> torch.Tensor:
+    """Return Python's numbers as they are: floats have 64 bits, as in a batch of DataLoader."""
+    return torch.tensor(numbers, dtype=torch.float64 if float in map(type, numbers) else None)
+
+
+def _found(value: Any) -> str:
+    """Return the type of what is no tensor; of a list that of its samples, or the first that is another."""
+    if not isinstance(value, list) or not value:
+        return type(value).__name__
+    first = value[0]
+    for number, row in enumerate(value):
+        if isinstance(row, dict) and isinstance(first, dict) and (differ := row.keys() ^ first.keys()):
+            return f"{listed(sorted(map(repr, differ)))} in sample 0 or {number:,} alone"
+        if type(row) is not type(first):
+            return f"{type(first).__name__} in sample 0, {type(row).__name__} in sample {number:,}"
+    return f"a list of {type(first).__name__}"
 
 
 def _typed(path: Path, content: Content) -> ShapeAndDtype | CorruptArtifact:
@@ -130,9 +150,10 @@ def _typed(path: Path, content: Content) -> ShapeAndDtype | CorruptArtifact:
     if not isinstance(content, list):
         return tuple(content.shape), dtype
     first, shapes = content[0], {tuple(one.shape) for one in content}
+    typed = {f"{one.dtype} {tuple(one.shape)}".removeprefix("torch.") for one in content}
     if len({(one.dtype, one.ndim, one.shape[1:]) for one in content}) > 1:
-        problem = "a list of tensors that differ in more than their first axis"
-        found = listed([str(shape) for shape in sorted(shapes)])
+        problem = "a list of tensors that differ in dtype, or in more than their first axis"
+        found = listed(sorted(typed))
         hint = "save tensors of one dtype, and of one shape behind the first axis"
         return CorruptArtifact(problem, "unequal-shapes", found=found, hint=hint)
     shape = (VARIES, *first.shape[1:]) if len(shapes) > 1 else tuple(first.shape)
