@@ -134,8 +134,8 @@ def test_a_sampled_residency_looks_at_a_bounded_part_of_large_files(by_file, tmp
 
 def test_a_sampled_residency_opens_each_file_once(files, monkeypatch):
     monkeypatch.setattr(page_cache, "SPAN_BYTES", mmap.PAGESIZE)
-    opened, real = [], os.open
-    monkeypatch.setattr(os, "open", lambda path, *given: opened.append(path) or real(path, *given))
+    opened, real = [], open
+    monkeypatch.setattr("builtins.open", lambda path, *a, **b: opened.append(path) or real(path, *a, **b))
     page_cache.residency(files, sampled=True)
     assert opened == files
     assert all(len(page_cache.sampled_spans(path.stat().st_size)) > 1 for path in files)

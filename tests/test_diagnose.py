@@ -335,13 +335,17 @@ def test_an_answer_begins_with_verdict_cause_remedy_and_command(parts, command):
 def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidates):
     varying = [Finding(VARYING, "a sample differs each time it is read")]
     images = SampleCalls(shapes=[(3, 64, 96)], images=["/photos/a/1.jpg", "/photos/b/2.jpg"])
-    pixels = evidence(*candidates, spending("decoding", "images"))
+    pixels = evidence(*candidates, spending("decoding", "images", "crops"))
     for skipped, wanted, other in (([], "prepare", "crop=random"), (varying, "crop=random", "prepare")):
         (found,) = diagnose(*pixels, skipped=skipped, sample=images).advice
         assert wanted in found.hint
         assert other not in found.hint
         assert "--source /photos" in found.hint
     assert "images:shape=3x64x96" in found.hint
+    noisy = evidence(*candidates, spending("decoding", "images"))  # what differs is no crop
+    (found,) = diagnose(*noisy, skipped=varying, sample=images).advice
+    assert "images:shape=3x64x96" in found.hint
+    assert "crop" not in found.hint
     (sound,) = diagnose(*evidence(spending("decoding")), skipped=varying).advice
     assert "images" not in sound.hint
 

@@ -59,7 +59,7 @@ def test_without_entry_points_the_command_line_names_the_command_that_installs_i
     code = "import importlib.metadata as m; m.entry_points = lambda group: (); import runpy; " + (
         "runpy.run_module('iobench', run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, "run"], capture_output=True, text=True)
     assert complaint_kind(done, 1) == "missing-dependency"
 
 
