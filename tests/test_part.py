@@ -249,22 +249,24 @@ def test_a_window_ends_with_its_time(limit, came, rate):
     assert window.short == (came < 14)
 
 
-@pytest.mark.parametrize("made", [6000, 0])
-def test_a_short_round_lasts_until_a_full_collection_that_is_due(tmp_path, made):
+@pytest.mark.parametrize("makes", [True, False])
+def test_a_short_round_lasts_until_a_full_collection_that_is_due(tmp_path, makes):
     manifest, _ = iobench.prepare(iobench.Synthetic(64, (4,)), ["npy"], data_dir=tmp_path)
     job, held = Job(manifest.opener("npy"), Order("random", 1)), []
-    kept = [[] for _ in range(400_000)]  # Python looks at all objects when new ones are a quarter of them
+    young, middle, old = gc.get_threshold()
+    due = (old + 6) * young * middle  # objects, after which a full collection may follow
+    kept = [[] for _ in range(6 * due)]  # but not before new ones are a quarter of all
 
     def consume(batch):
-        held.extend([] for _ in range(made))
+        held.extend([] for _ in range(makes * due // 16))
 
     gc.collect()
     before = gc.get_stats()[2]["collections"]
     spec = RoundSpec(1, consume, seconds=1e-9, ended=held.clear)
     timing = measure(loaders.get("native"), job, CPU, spec).timing
     collections = gc.get_stats()[2]["collections"] - before
-    assert len(kept) == 400_000
-    if made:
+    assert len(kept) == 6 * due
+    if makes:
         assert timing.epochs > 1
         assert collections == 1 or timing.epochs_s > COLLECTED_S
     else:
