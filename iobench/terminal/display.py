@@ -33,7 +33,8 @@ LONG = 24  # characters of a cell: a column of longer texts may wrap
 
 def note(text: str) -> None:
     """Print a line to stderr, with control characters escaped and without credentials."""
-    print(printable(scrubbed(text)), file=sys.stderr, flush=True)
+    line = printable(scrubbed(text)) + "\n"  # at once: Ctrl-C may come between a text and its end
+    print(line, end="", file=sys.stderr, flush=True)
 
 
 def warning(one: Finding | RunWarning) -> None:
