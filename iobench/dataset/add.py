@@ -229,12 +229,9 @@ def _remedies(path: Path) -> Iterator[None]:
         if not path.is_dir() or error.path in (None, str(path)) or error.hint not in (None, MOVE):
             raise
         convert = f"iobench prepare --source {shlex.quote(str(path))}"
-        skip = (
-            f"convert them: '{convert}'"
-            if error.kind == "link"
-            else f"leave such images out: '{convert} --on-error skip'"
-        )
-        ways = [MOVE, *[skip] * contains_images(path)]
+        skip = f"leave such images out: '{convert} --on-error skip'"
+        other = f"convert them: '{convert}'" if error.kind == "link" else skip
+        ways = [MOVE, *[other] * contains_images(path)]
         raise error.changed(hint="; or ".join(ways)) from None
 
 

@@ -17,18 +17,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.base.text import reason
 from iobench.dataset.sources.source import BATCH_BYTES, Source
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Batch,
-    Field,
-    Index,
-    Ragged,
-    Schema,
-    check_sample,
-    numpy_dtype,
-    offsets_of,
-)
+from iobench.formats import DTYPES, Array, Batch, Field, Index, Ragged, Schema, check_sample, offsets_of
 
 BLOCKS_IN_FLIGHT = 3
 MAX_SEED = 1 << 63
@@ -81,13 +70,12 @@ class Synthetic(Source):
         if self.size < elements:
             raise _out_of_range("size", f"at least one sample of {elements:,} elements", self.size)
         try:
-            check_sample(
-                f"sample shape {shape}", self.sample_shape, elements * numpy_dtype(self.dtype).itemsize
-            )
+            field = Field("x", self.sample_shape, self.dtype)
+            check_sample(f"sample shape {shape}", self.sample_shape, field.sample_bytes)
         except CorruptArtifact as error:
             raise error.converted(SourceError) from None
         samples = self.size // elements
-        self.schema = Schema(samples, (Field("x", self.sample_shape, self.dtype),))
+        self.schema = Schema(samples, (field,))
         self.name = f"{self.dtype}-{shape}-{samples}"
 
     @property
