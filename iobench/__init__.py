@@ -7,8 +7,6 @@ imported when it is first asked for, so that `import iobench` loads no torch and
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from iobench.results import display
-
 if TYPE_CHECKING:
     from iobench.advise.recommend import recommend
     from iobench.advise.requirements import Requirements
@@ -89,9 +87,6 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-def _renderer() -> Any:
-    """Return the module that draws results in a notebook, from the room above those that make them."""
+def renderer() -> Any:
+    """Return the module that draws results in a notebook, which is in a room above those that make them."""
     return importlib.import_module("iobench.report.display")
-
-
-display.render_with(_renderer)

@@ -7,10 +7,11 @@ The renderers are the terminal (`terminal/display.py`, with Markdown), the page 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import iobench
 from iobench.base.errors import needing
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per row
@@ -80,17 +81,8 @@ class Displayed(ABC):
 
         MissingDependency without altair. RecordError if there is nothing to plot (``empty``).
         """
-        return _renderer().plot(self.blocks())
+        return iobench.renderer().plot(self.blocks())
 
     def _repr_html_(self) -> str:
         """Return its blocks as HTML, of its charts the first."""
-        return str(_renderer().html(self.blocks()))
-
-
-def render_with(load: Callable[[], Any]) -> None:
-    """Draw results with `html` and `plot` of the module that `load` returns, which results do not know."""
-    global _renderer
-    _renderer = load
-
-
-_renderer: Callable[[], Any]
+        return str(iobench.renderer().html(self.blocks()))
