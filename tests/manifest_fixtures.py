@@ -1,6 +1,7 @@
 """A small dataset with a manifest for tests to edit."""
 
 import json
+import shutil
 
 import pytest
 from conftest import numbers
@@ -8,9 +9,15 @@ from conftest import numbers
 import iobench
 
 
+@pytest.fixture(scope="session")
+def written_once(tmp_path_factory):
+    return iobench.prepare(numbers(), ["npy", "lmdb"], data_dir=tmp_path_factory.mktemp("once"), name="d")[0]
+
+
 @pytest.fixture
-def manifest(tmp_path):
-    return iobench.prepare(numbers(), ["npy", "lmdb"], data_dir=tmp_path, name="d")[0]
+def manifest(written_once, tmp_path):
+    shutil.copytree(written_once.root, tmp_path / "d")
+    return iobench.Manifest.load(tmp_path / "d")
 
 
 @pytest.fixture
