@@ -423,14 +423,6 @@ def test_an_object_that_changes_after_it_was_listed(bucket, refused, monkeypatch
     assert refused(SourceError, "changed").path == f"{TRAIN}x.npy"
 
 
-def test_an_object_that_changes_after_it_was_added(bucket, data):
-    stored(bucket)
-    made, _ = add(TRAIN, data_dir=data)
-    file = bucket.folder / "bucket/train/x.npy"
-    file.write_bytes(file.read_bytes())  # the same bytes, as another version
-    assert verify(made)["npy"].kind == "replaced"
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, LoaderFailed])
 def test_a_download_that_ends_early_leaves_nothing(bucket, data, monkeypatch, error):
     stored(bucket)

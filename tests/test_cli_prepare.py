@@ -6,12 +6,10 @@ import os
 import re
 import subprocess
 
-import h5py
 import numpy as np
 import pytest
 from conftest import call, command, complaint, damage, tree
 from kinds import complaint_kind
-from PIL import Image
 
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS
@@ -102,12 +100,6 @@ class TestHappyPaths:
         assert rows(again).count(" yes, existing") == 4
         assert tree(folder) == before
 
-    def test_verify_names_intact_variants(self, ready, inside):
-        folder, _ = ready
-        one = ("--name", "float32-10x10-20000", "--format", "npy")
-        done = inside("verify", "--data-dir", folder / "data", *one)
-        assert (done.returncode, done.stdout) == (0, "npy: intact\n")
-
     def test_verify_names_damaged_variants(self, tmp_path, prepare, inside):
         rows(prepare(tmp_path, "--size", "1MiB", "--name", "d", "--format", "npy", "--format", "lmdb"))
         (file,) = (tmp_path / "data" / "d").glob("npy-*/x.npy")
@@ -133,23 +125,6 @@ class TestHappyPaths:
             "seed": 0,
             "compressibility": 0.9,
         }
-
-    def test_a_file_and_a_folder_of_images_are_prepared(self, tmp_path, prepare):
-        with h5py.File(tmp_path / "my data.h5", "w") as file:
-            file["images"], file["labels"] = np.zeros((9, 4, 4), np.uint8), np.arange(9)
-        assert " my_data:" in rows(prepare(tmp_path, "--source", tmp_path / "my data.h5", "--format=npy"))
-        (tmp_path / "pets" / "cat").mkdir(parents=True)
-        Image.new("RGB", (20, 30)).save(tmp_path / "pets/cat/1.png")
-        text = rows(prepare(tmp_path, "--source", tmp_path / "pets", "--sample-shape=3x8x8", "--format=npy"))
-        assert "1 sample of" in text
-
-    def test_formats_lists_them(self, inside):
-        done = inside("formats")
-        assert done.returncode == 0
-        for words in ("npy", "hdf5", "lmdb", "memmap", "chunk_bytes", "compression", "codec"):
-            assert words in done.stdout
-        listed = json.loads(inside("formats", "--json").stdout)
-        assert {"hdf5", "lmdb", "memmap", "npy"} <= {entry["name"] for entry in listed}
 
     def test_version_and_help(self, inside):
         assert re.fullmatch(r"iobench \d+\.\d+\.\d+\n", call("--version").stdout)
@@ -216,78 +191,10 @@ class TestUsage:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda path: path.with_name("missing.npy"),
-            lambda path: [path.write_bytes(b""), path][1],
-            lambda path: [path.write_bytes(b"hello"), path][1],
-            lambda path: [np.save(path, np.zeros((0, 3))), path][1],
-            lambda path: [np.save(path, np.float32(3)), path][1],
-            lambda path: [np.save(path, np.array([[1], [2, 3]], object), allow_pickle=True), path][1],
-        ],
-        ids=["missing", "empty file", "not npy", "no samples", "0-d", "ragged"],
-    )
-    def test_a_source_that_cannot_be_stored(self, tmp_path, make, refused):
-        source = make(tmp_path / "a.npy")
-        assert f": {source}: " in refused(tmp_path, 1, "--source", source)[1]
-
-    def test_fields_of_different_lengths(self, tmp_path, refused):
-        np.savez(tmp_path / "a.npz", x=np.zeros(3), y=np.zeros(4))
-        assert refused(tmp_path, 1, "--source", tmp_path / "a.npz")[0] == "unequal-lengths"
-
-    def test_an_unreadable_image(self, tmp_path, refused):
-        (tmp_path / "pets/cat").mkdir(parents=True)
-        Image.new("L", (8, 8)).save(tmp_path / "pets/cat/1.png")
-        (tmp_path / "pets/cat/2.png").write_text("not a picture")
-        arguments = ("--source", tmp_path / "pets", "--sample-shape=8x8", "--format=npy")
-        kind, line = refused(tmp_path, 1, *arguments)
-        assert kind == "unsupported-image"
-        assert "cat/2.png" in line
-
     def test_more_than_fits_on_the_disk(self, tmp_path, refused):
         kind, line = refused(tmp_path, 1, "--size=1e15", "--format=npy")
         assert kind == "disk-full"
         assert " 3.55 PiB" in line
-
-    def test_other_data_in_the_folder(self, tmp_path, prepare):
-        rows(prepare(tmp_path, "--size", "1e4", "--format", "npy", "--name", "d"))
-        before = tree(tmp_path)
-        done = prepare(tmp_path, "--size", "1e4", "--seed", "1", "--format", "npy", "--name", "d")
-        assert complaint_kind(done, 1) == "other-data"
-        assert "--overwrite" in complaint(done, 1)
-        assert tree(tmp_path) == before
-        rows(prepare(tmp_path, "--size", "1e4", "--seed=1", "--format=npy", "--name=d", "--overwrite"))
-
-    @pytest.mark.parametrize(
-        ("text", "kind"),
-        [("{", "not-a-manifest"), ('{"manifest_version": 99}', "unknown-version"), ("[]", "not-a-manifest")],
-    )
-    def test_an_invalid_manifest(self, tmp_path, text, kind, inside):
-        (tmp_path / "data" / "d").mkdir(parents=True)
-        (tmp_path / "data" / "d" / "manifest.json").write_text(text)
-        for arguments in (["verify"], ["prepare", "--format=npy"]):
-            done = inside(*arguments, "--data-dir", tmp_path / "data", "--name", "d")
-            assert complaint_kind(done, 1) == kind
-            assert "manifest.json" in complaint(done, 1)
-
-    def test_nothing_prepared(self, tmp_path, inside):
-        done = inside("verify", "--data-dir", tmp_path)
-        assert complaint_kind(done, 1) == "no-dataset"
-        assert "iobench prepare" in complaint(done, 1)
-
-    def test_a_file_in_place_of_the_data_folder(self, tmp_path, prepare):
-        (tmp_path / "data").write_text("mine")
-        complaint(prepare(tmp_path, "--format=npy"), 1)
-        assert (tmp_path / "data").read_text() == "mine"
-
-    def test_a_read_only_folder(self, small_disk, prepare):
-        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-        line = complaint(prepare(small_disk, "--size=1e4", "--format=npy"), 1)
-        assert os.strerror(errno.EROFS) in line
-
-    def test_a_disk_that_is_too_small(self, small_disk, refused):
-        assert refused(small_disk, 1, "--size=1e7", "--format=npy")[0] == "disk-full"
 
     def test_a_path_that_is_too_long(self, tmp_path, refused):
         assert os.strerror(errno.ENAMETOOLONG) in refused(tmp_path, 1, "--source", "x" * 300 + ".npy")[1]

@@ -73,13 +73,6 @@ def test_add_prepare_and_recommend_see_the_same_samples(tmp_path, names, labels,
     assert measured.own_format == VARIANT
 
 
-def test_labels_of_inner_folders_are_said(tmp_path):
-    source = open_source(write(tmp_path / "a", "cat/big/0.jpg", "cat/small/1.jpg", "dog/2.jpg"), SHAPE)
-    (note,) = source.notes
-    assert (note.kind, note.values) == ("inner-folders", {"labels": 2, "inner": 2})
-    assert str(tmp_path / "a/cat") in note.hint
-
-
 @pytest.mark.parametrize(
     ("names", "cause", "named"),
     [
@@ -108,15 +101,6 @@ def test_images_that_cannot_be_scaled_are_not_said_to_be(tmp_path, mode, cause):
     for variant in (None, VARIANT):
         with refused_as(cause, SourceError):
             add(tmp_path / "a", variant, data_dir=tmp_path / "data")
-
-
-def test_images_and_their_masks_are_said_to_have_the_same_names(tmp_path):
-    names = [
-        f"{folder}/2007_{number}" for folder in ("JPEGImages", "SegmentationClass") for number in range(3)
-    ]
-    folder, notes = write(tmp_path / "a", *[f"{name}.png" for name in names], "Annotations/2007_0.xml"), []
-    add(folder, data_dir=tmp_path / "data", warn=notes.append)
-    assert [one.values["labels"] for one in notes if one.kind == "same-names"] == [2]
 
 
 def test_an_empty_image_is_refused_with_what_to_do(tmp_path):

@@ -11,7 +11,6 @@ from iobench.base.options import declared
 from iobench.bench.case import CaseSettings
 from iobench.bench.training import READING, STEP
 from iobench.loading import loaders
-from iobench.loading.order import ORDERS
 from iobench.results import cases, history, record_file
 from iobench.results.columns import blocks_of
 from iobench.results.compare import compare
@@ -199,10 +198,6 @@ def test_a_report_draws_two(some_pair):
 def test_the_same_case_is_one():
     again = [dataclasses.replace(one, round=one.round + 5) for one in records_of(BASE, FAST)]
     assert len(cases.by_case([*records_of(BASE, FAST), *again])) == 1
-
-
-def test_all_orders_are_covered():
-    assert set(ORDERS) == {"sequential", "random", "block"}
 
 
 def test_a_machine_without_a_number_of_cores_is_named_by_its_processor():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Arrays, damage, forked, numbers, tree
+from conftest import damage, forked, numbers, tree
 from kinds import complaint_kind, kind
 from PIL import Image
 
@@ -82,14 +82,6 @@ def test_a_path_in_place_of_a_source_is_refused(tmp_path):
         iobench.prepare("x.npy", data_dir=tmp_path)
 
 
-class Changing(Arrays):
-    """A source whose data change each time they are read."""
-
-    def batches(self):
-        self.arrays["x"][3] += 1
-        return super().batches()
-
-
 @pytest.fixture
 def break_in(monkeypatch):
     """Let a format fail while it writes, after the first batch."""
@@ -128,11 +120,6 @@ class TestWriting:
             assert row.artifact.write_s > 0 < row.artifact.verify_s
             assert row.artifact.library.split()[0] == formats.parse(row.variant).library
 
-    def test_the_default_is_the_four_formats(self, tmp_path):
-        manifest, _ = iobench.prepare(iobench.Synthetic(1000), data_dir=tmp_path)
-        assert list(manifest.artifacts) == ["npy", "hdf5", "lmdb", "memmap"]
-        assert manifest.root == tmp_path / "float32-128-7"
-
     def test_a_variant_asked_for_twice_is_written_once(self, tmp_path):
         _, rows = prepare(tmp_path, ["hdf5", "hdf5:compression=none", "hdf5"])
         assert states(rows) == {"hdf5": "written"}
@@ -162,14 +149,6 @@ class TestWriting:
 
 
 class TestASecondCall:
-    def test_skips_existing_variants(self, tmp_path):
-        manifest, _ = prepare(tmp_path)
-        before = tree(manifest.root)
-        again, rows = prepare(tmp_path)
-        assert states(rows) == {"npy": "present", "lmdb": "present"}
-        assert tree(manifest.root) == before
-        assert again == manifest
-
     def test_adds_missing_variants(self, tmp_path):
         prepare(tmp_path)
         manifest, rows = prepare(tmp_path, ["npy", "memmap", "lmdb:codec=lz4"])
@@ -222,11 +201,6 @@ class TestASecondCall:
         assert list(manifest.artifacts) == ["npy", "lmdb"]
         assert_holds(manifest)
 
-    def test_removes_files_of_a_killed_prepare(self, tmp_path):
-        (tmp_path / "d" / ".tmp-1-1").mkdir(parents=True)
-        (tmp_path / "d" / ".tmp-1-1" / "x.npy").write_bytes(b"half")
-        assert_holds(prepare(tmp_path)[0])
-
 
 class TestOtherData:
     def test_are_kept_without_overwrite(self, tmp_path):
@@ -238,21 +212,6 @@ class TestOtherData:
         assert tree(tmp_path) == before
         assert_holds(manifest)
 
-    def test_are_replaced_with_overwrite(self, tmp_path):
-        prepare(tmp_path, ["npy", "lmdb", "hdf5"])
-        manifest, _ = prepare(tmp_path, ["npy"], numbers(seed=1), overwrite=True)
-        assert list(manifest.artifacts) == ["npy"]
-        assert_holds(manifest, numbers(seed=1))
-
-    def test_a_file_of_the_users_stays(self, tmp_path):
-        prepare(tmp_path)
-        notes = [tmp_path / "d" / "notes.txt", tmp_path / "d" / "plots" / "a.png", tmp_path / "mine.npy"]
-        notes[1].parent.mkdir()
-        for file in notes:
-            file.write_text("mine")
-        prepare(tmp_path, ["memmap"], numbers(seed=1), overwrite=True)
-        assert [file.read_text() for file in notes] == ["mine"] * 3
-
     def test_a_folder_that_no_manifest_lists_stays(self, tmp_path):
         """The user's folder may have a format's name, and may even be the source."""
         mine = tmp_path / "d" / "npy" / "x.npy"
@@ -262,21 +221,6 @@ class TestOtherData:
             manifest, _ = prepare(tmp_path, ["lmdb", "npy"], iobench.open_source(mine), overwrite=overwrite)
             assert iobench.verify(manifest) == {"lmdb": None, "npy": None}
             assert np.load(mine).tolist() == list(range(50))
-
-    def test_a_damaged_manifest_needs_overwrite(self, tmp_path):
-        manifest, _ = prepare(tmp_path)
-        (manifest.root / "manifest.json").write_text("{")
-        with pytest.raises(ManifestError, check=kind("not-a-manifest")) as error:
-            prepare(tmp_path)
-        assert "--overwrite" in error.value.hint
-        assert_holds(prepare(tmp_path, overwrite=True)[0])
-
-    def test_a_source_that_changes_between_two_variants_is_detected(self, tmp_path):
-        source = Changing(**numbers().arrays)
-        with pytest.raises(WrongContent, check=kind("source-changed")):
-            prepare(tmp_path, source=source)
-        assert list(Manifest.load(tmp_path / "d").artifacts) == ["npy"]
-        assert_tidy(tmp_path / "d", ["npy"])
 
 
 class TestFailure:
@@ -382,15 +326,6 @@ class TestFolderAndDisk:
             with pytest.raises(PrepareError, check=kind("locked")):
                 prepare(tmp_path)
         prepare(tmp_path)
-
-    def test_one_within_another_is_refused(self, tmp_path):
-        class Nested(Arrays):
-            def batches(self):
-                with pytest.raises(PrepareError, check=kind("locked")):
-                    prepare(tmp_path)
-                return super().batches()
-
-        assert_holds(prepare(tmp_path, source=Nested(**numbers().arrays))[0])
 
     def test_too_little_space_is_reported_before_anything_is_written(self, tmp_path, monkeypatch):
         monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 100_000))

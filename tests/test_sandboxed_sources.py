@@ -1,7 +1,6 @@
 """Sources read in the sandbox: .pt and .csv files, and data in any format that recognizes them."""
 
 import gzip
-import os
 import re
 
 import h5py
@@ -10,28 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import damage
 from faults import hostile_sources as hostile
 from kinds import refused_as
-from pyarrow import csv
-from test_sources import everything, refused
+from test_sources import as_arrow, as_csv, as_parquet, everything, refused
 
 import iobench
 from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
-from iobench.dataset.sandbox import SniffResult
 from iobench.dataset.sources import checked, open_source
 from iobench.dataset.sources.torch_file import TorchAdapter
 from iobench.formats import Field, Schema
 from iobench.terminal.datasets import dataset_line
-
-
-def test_a_folder_with_a_fifo_in_it_is_refused_before_any_format_reads_it(tmp_path):
-    (tmp_path / "a").mkdir()
-    np.save(tmp_path / "a/x.npy", np.zeros((3, 2)))
-    os.mkfifo(tmp_path / "a/y.npy")
-    assert refused(tmp_path / "a", "not-a-file").path == str(tmp_path / "a/y.npy")
 
 
 class TestTorch:
@@ -213,7 +202,8 @@ class TestTables:
     @pytest.fixture
     def table(self, tmp_path):
         columns = {f"x {i}": np.arange(9, dtype="f4") + i for i in range(40)}
-        return write_table(tmp_path / "t.parquet", {**columns, "label": np.arange(9)})
+        as_parquet(tmp_path / "t.parquet", {**columns, "label": np.arange(9)})
+        return tmp_path / "t.parquet"
 
     def test_columns_of_one_dtype_become_one_field(self, table):
         source = open_source(table)
@@ -235,7 +225,8 @@ class TestTables:
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12)), 2)
         columns = {"a": numbers, "features_int64": numbers, "Target": numbers, "pair": lists}
         floats = {"b": numbers / 2, "c": numbers / 4, "alone": numbers > 2}
-        source = open_source(write_table(tmp_path / "t.parquet", columns | floats))
+        as_parquet(tmp_path / "t.parquet", columns | floats)
+        source = open_source(tmp_path / "t.parquet")
         packed = {"features_int64_2": ["a", "features_int64"], "features_float64": ["b", "c"]}
         assert source.description["packed"] == packed
         assert set(everything(source)) == {*packed, "Target", "pair", "alone"}
@@ -251,25 +242,6 @@ class TestTables:
     def test_scalar_columns_are_described_without_being_decoded(self, table, monkeypatch):
         monkeypatch.setattr(pq.ParquetFile, "read_row_group", None)
         assert len(formats.get("parquet").infer_schema(table).fields) == 41
-
-
-def write_table(path, columns):
-    pq.write_table(pa.table(columns), path)
-    return path
-
-
-def as_parquet(path, columns):
-    pq.write_table(pa.table(columns), path)
-
-
-def as_arrow(path, columns):
-    table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-
-
-def as_csv(path, columns):
-    csv.write_csv(pa.table(columns), path)
 
 
 @pytest.mark.parametrize("write", [as_parquet, as_arrow, as_csv])
@@ -293,35 +265,6 @@ def test_many_alike_fields_are_described_as_a_count():
 
 
 class TestFormats:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        (tmp_path / "a").mkdir()
-        np.save(tmp_path / "a/x.npy", np.arange(400.0).reshape(100, 4))
-        np.save(tmp_path / "a/class.npy", np.arange(100))
-        return tmp_path / "a"
-
-    def test_a_folder_is_read_by_the_format_that_recognises_it(self, folder):
-        source = open_source(folder)
-        arrays = everything(source)
-        np.testing.assert_array_equal(arrays["x"], np.arange(400.0).reshape(100, 4))
-        assert (source.kind, list(arrays)) == ("npy", ["f_class", "x"])
-
-    def test_a_change_while_reading_is_detected(self, folder, monkeypatch):
-        monkeypatch.setattr(sandbox, "sniff", lambda path, files, selected: SniffResult(("npy",), {}))
-        monkeypatch.setattr(sandbox, "BATCH_BYTES", 400)
-        batches = checked(open_source(folder))
-        next(batches)
-        os.utime(folder / "x.npy", (1, 1))
-        with refused_as("changed", SourceError, path=folder):
-            list(batches)
-
-    def test_the_user_chooses_among_several_formats(self, folder, monkeypatch):
-        monkeypatch.setattr(
-            sandbox, "sniff", lambda path, files, selected: SniffResult(("npy", "images"), {})
-        )
-        assert "--source-format" in refused(folder, "ambiguous-format").hint
-        assert open_source(folder, format="npy").schema.samples
-
     def test_memory_of_the_process_that_reads_is_limited(self, tmp_path, monkeypatch):
         """The limit keeps a file that unpacks to more than the machine has from filling memory."""
         path = tmp_path / "a.h5"
@@ -339,11 +282,3 @@ class TestFormats:
         monkeypatch.setattr(sandbox, "MEMORY_BYTES", 128 << 20)
         error = refused(tmp_path / "a.parquet", "memory-limit")
         assert "MiB" in error.problem
-
-    @pytest.mark.as_for_users
-    def test_damage_within_is_one_line(self, tmp_path):
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            noise = np.random.default_rng(0).random(9000)
-            file.create_dataset("x", data=noise, chunks=(1000,), compression="gzip")
-        damage(tmp_path / "a.h5")
-        refused(tmp_path / "a.h5")

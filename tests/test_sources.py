@@ -12,6 +12,7 @@ import h5py
 import lz4.frame
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import scipy
@@ -55,22 +56,21 @@ FIELDS = {
 FORTRAN = FIELDS | {"images": np.asfortranarray(FIELDS["images"])}
 
 
-def as_safetensors(path):
-    save_file({"x": np.arange(6.0)}, path)
+SIX = {"x": np.arange(6.0)}
 
 
-def as_parquet(path):
-    pq.write_table(pa.table({"x": np.arange(6.0)}), path)
+def as_parquet(path, columns=SIX):
+    pq.write_table(pa.table(columns), path)
 
 
-def as_arrow(path):
-    table = pa.table({"x": np.arange(6.0)})
+def as_arrow(path, columns=SIX):
+    table = pa.table(columns)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 
 
-def as_csv(path):
-    path.write_text("x\n" + "".join(f"{row}.0\n" for row in range(6)))
+def as_csv(path, columns=SIX):
+    pa.csv.write_csv(pa.table(columns), path)
 
 
 def as_tar(path):
@@ -84,7 +84,7 @@ def as_tar(path):
 LINKED = {
     "train.parquet": as_parquet,
     "train.arrow": as_arrow,
-    "train.safetensors": as_safetensors,
+    "train.safetensors": lambda path: save_file(SIX, path),
     "train.csv": as_csv,
     "train.tar": as_tar,
 }
@@ -142,51 +142,27 @@ class TestSynthetic:
         packed = len(lz4.frame.compress(sample.tobytes())) / sample.nbytes
         assert packed == pytest.approx(1 - fraction, abs=0.03)
 
-    @pytest.mark.parametrize(
-        ("arguments", "cause", "word"),
-        [
-            ({"size": 0}, "out-of-range", "size"),
-            ({"size": -5}, "out-of-range", "size"),
-            ({"size": 127}, "out-of-range", "128"),
-            ({"size": 9, "sample_shape": ()}, "invalid-shape", ""),
-            ({"size": 9, "sample_shape": (3, 0)}, "invalid-shape", ""),
-            ({"size": 999, "dtype": "complex256"}, "unknown-dtype", "complex256"),
-            ({"size": 999, "compressibility": 1.01}, "out-of-range", "compressibility"),
-            ({"size": 999, "compressibility": -0.1}, "out-of-range", "compressibility"),
-            ({"size": 999, "compressibility": float("nan")}, "out-of-range", "compressibility"),
-            ({"size": 999, "seed": -1}, "out-of-range", "seed"),
-        ],
-    )
-    def test_impossible_data_are_refused(self, arguments, cause, word):
-        with refused_as(cause, SourceError, match=word):
-            Synthetic(**arguments)
+    @pytest.mark.parametrize("shape", [(), (3, 0)])
+    def test_a_sample_without_elements_is_refused(self, shape):
+        with refused_as("invalid-shape", SourceError):
+            Synthetic(9, shape)
 
 
 class TestNpy:
-    @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-    def test_every_dtype_comes_back(self, tmp_path, dtype):
-        array = np.arange(60).reshape(12, 5).astype(dtype)
-        np.save(tmp_path / "a.npy", array)
-        x = everything(open_source(tmp_path / "a.npy"))["x"]
-        np.testing.assert_array_equal(x, array)
-        assert x.dtype == array.dtype
+    ARRAYS: ClassVar = {
+        **{dtype: np.arange(60).reshape(12, 5).astype(dtype) for dtype in NUMPY_DTYPES},
+        "big-endian": np.arange(30, dtype=">f4").reshape(10, 3),
+        "big-endian 1-D": np.arange(30, dtype=">i8"),
+        "Fortran order": np.asfortranarray(np.arange(120).reshape(10, 4, 3)),
+        "several batches": np.arange(2_400_000).reshape(-1, 4),
+    }
 
-    @pytest.mark.parametrize(
-        "array",
-        [
-            np.arange(30, dtype=">f4").reshape(10, 3),
-            np.arange(30, dtype=">i8"),
-            np.asfortranarray(np.arange(120).reshape(10, 4, 3)),
-            np.arange(7, dtype=np.float16),
-            np.arange(2_400_000).reshape(-1, 4),
-        ],
-        ids=["big-endian", "big-endian 1-D", "Fortran order", "1-D", "several batches"],
-    )
-    def test_every_layout_comes_back_in_native_order(self, tmp_path, array):
+    @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+    def test_every_dtype_and_layout_comes_back_in_native_order(self, tmp_path, array):
         np.save(tmp_path / "a.npy", array)
         x = everything(open_source(tmp_path / "a.npy"))["x"]
         np.testing.assert_array_equal(x, array)
-        assert x.dtype.isnative
+        assert x.dtype == array.dtype.newbyteorder("=")
 
     @pytest.mark.parametrize(
         ("array", "cause"),
@@ -203,19 +179,6 @@ class TestNpy:
     def test_arrays_that_no_format_stores_are_refused(self, tmp_path, array, cause):
         np.save(tmp_path / "a.npy", array)
         refused(tmp_path / "a.npy", cause)
-
-    def test_an_archive_under_the_wrong_name_is_refused(self, tmp_path):
-        np.savez(tmp_path / "a.npz", x=np.arange(3))
-        (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-        refused(tmp_path / "a.npy", "unreadable")
-
-    def test_data_that_changed_shape_in_the_meantime_are_refused(self, tmp_path):
-        np.save(tmp_path / "a.npy", np.arange(12).reshape(4, 3))
-        source = open_source(tmp_path / "a.npy")
-        for other in (np.arange(12).reshape(3, 4), np.arange(6).reshape(2, 3)):
-            np.save(tmp_path / "a.npy", other)
-            with refused_as("changed", SourceError):
-                everything(source)
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -396,12 +359,6 @@ class TestImages:
         np.testing.assert_array_equal(x[1][:, [0, 3]], [[0, 255]] * 4)  # 16 x 8 becomes 8 x 4, middle 4 x 4
         assert x[1].shape == (4, 4)
 
-    def test_an_image_of_the_right_size_is_not_touched(self, tmp_path):
-        pixels = np.random.default_rng(1).integers(0, 256, (9, 5, 3), np.uint8)
-        (tmp_path / "d/a").mkdir(parents=True)
-        Image.fromarray(pixels).save(tmp_path / "d/a/1.png")
-        np.testing.assert_array_equal(everything(open_source(tmp_path / "d", (9, 5, 3)))["x"][0], pixels)
-
     def test_the_default_shape_is_that_of_imagenet(self, folder):
         assert open_source(folder).schema.field("x").shape == (3, 224, 224)
 
@@ -443,11 +400,6 @@ class TestImages:
         np.save(folder / "a.npy", np.arange(3))
         with refused_as("conflicting-options", SourceError):
             open_source(folder / "a.npy", on_error="skip")
-
-    def test_a_folder_without_images_is_refused(self, tmp_path):
-        (tmp_path / "cat").mkdir()
-        (tmp_path / "cat/readme.txt").write_text("")
-        refused(tmp_path, "unrecognized")
 
     @pytest.mark.parametrize("shape", [(128,), (5, 6, 7), (2, 3, 8, 8)])
     def test_a_shape_that_is_not_an_images_is_refused(self, folder, shape):
@@ -563,9 +515,6 @@ class TestPaths:
 
 
 class TestPrefetched:
-    def test_gives_the_same_batches(self):
-        assert list(prefetched(iter(range(100)))) == list(range(100))
-
     def test_an_error_is_raised_where_batches_are_read(self):
         def broken():
             yield 1

@@ -11,7 +11,7 @@ from conftest import Arrays, damage, image_arrays
 from kinds import kind
 
 import iobench
-from iobench.base.errors import UnknownFormat, WrongContent
+from iobench.base.errors import WrongContent
 from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import verify_artifact
@@ -137,11 +137,6 @@ def test_a_variant_that_is_not_prepared_is_named(own_images):
     damages = iobench.verify(own_images, ["npy", "lmdb:codec=lz4"])
     assert damages["npy"] is None
     assert kind("not-prepared", expected="lmdb:codec=lz4")(damages["lmdb:codec=lz4"])
-
-
-def test_an_unknown_format_is_an_error(own_images):
-    with pytest.raises(UnknownFormat):
-        iobench.verify(own_images, ["csv"])
 
 
 @pytest.mark.parametrize("touched", [False, True])
