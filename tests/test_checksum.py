@@ -118,23 +118,14 @@ def test_any_flipped_bit_changes_the_content(data, name):
     assert content(PAIR, tensors_of(changed)) == content(PAIR, changed)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-@pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 2), (5, 14)])
-def test_two_flipped_sign_bits_of_a_sample_change_the_content(dtype, first, second):
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])
+@pytest.mark.parametrize("negated", [[0, 1], [0, 2], [5, 14], slice(None)])
+def test_flipped_sign_bits_of_a_sample_change_the_content(dtype, negated):
     schema = Schema(3, (Field("x", (16,), dtype),))
     batch = {"x": np.arange(1, 49).astype(dtype).reshape(3, 16)}
     changed = {"x": batch["x"].copy()}
-    changed["x"][1, [first, second]] *= -1
+    changed["x"][1, negated] *= -1
     assert content(schema, changed) != content(schema, batch)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_a_negated_sample_is_another_content(dtype):
-    schema = Schema(3, (Field("x", (16,), dtype),))
-    batch = {"x": np.arange(1, 49).astype(dtype).reshape(3, 16)}
-    negated = {"x": batch["x"].copy()}
-    negated["x"][1] *= -1
-    assert content(schema, negated) != content(schema, batch)
 
 
 def test_the_checksum_of_given_data_never_changes():

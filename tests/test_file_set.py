@@ -735,3 +735,7 @@ def test_a_line_says_whether_all_was_read(tmp_path, inside, command):
     done = inside(*words, "--overwrite")
     assert "read: 12 files, and something was left out" in done.stderr
     assert "1 of 13 files: 1 .md" in done.stderr
+    printed = json.loads(inside(*words, "--overwrite", "--json").stdout)
+    assert printed["read"] == {"files": 12, "complete": False}
+    (note,) = [note for note in printed["notes"] if note["kind"] == "not-read"]
+    assert note["values"] == {"files": 13, "not_read": 1, ".md": 1}

@@ -167,23 +167,6 @@ def test_speech_in_a_folder_per_speaker_and_chapter_is_read_where_it_lies(tmp_pa
     }
 
 
-@pytest.mark.parametrize("command", ["add", "prepare"])
-def test_what_is_not_read_is_the_last_line_about_the_data_and_in_json(tmp_path, inside, command):
-    folder, data = write(tmp_path / "pets", *USUAL, "dog/3.heic"), ("--data-dir", tmp_path / "data")
-    words = {
-        "add": (folder, "--format", VARIANT),
-        "prepare": ("--source", folder, "--sample-shape", "3x8x8", "--format", "npy"),
-    }
-    done = inside(command, *words[command], *data)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-2].endswith(": 1 .heic")
-    done = inside(command, *words[command], *data, "--json")
-    printed = json.loads(done.stdout)
-    assert printed["read"] == {"files": 3, "complete": False}
-    (note,) = printed["notes"]
-    assert (note["kind"], note["values"]) == ("not-read", {"files": 4, "not_read": 1, ".heic": 1})
-
-
 def test_one_label_for_all_is_said(tmp_path):
     write(tmp_path / "a", "images/1.jpg", "annotations/instances.json")
     notes = []

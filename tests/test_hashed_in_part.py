@@ -51,9 +51,8 @@ def all_hashes(data):
     return Checksum(schema).hashes({"x": array})
 
 
-def rows_by_knowledge(dataset):
-    known = sample_hashes(dataset, "npy").known(slice(0, SAMPLES))
-    return np.flatnonzero(known), np.flatnonzero(~known)
+def known_rows(dataset):
+    return np.flatnonzero(sample_hashes(dataset, "npy").known(slice(0, SAMPLES)))
 
 
 def overwrite_row(data, row):
@@ -88,7 +87,7 @@ def test_large_data_are_hashed_in_part_and_the_manifest_says_which(dataset, data
     loaded = Manifest.load(dataset.root)
     assert loaded.part == dataset.part is not None
     assert loaded.hashed.count * WIDTH == pytest.approx(4 << 10, abs=2 * 7 * WIDTH)
-    rows, _ = rows_by_knowledge(loaded)
+    rows = known_rows(loaded)
     np.testing.assert_array_equal(sample_hashes(loaded, "npy").of(rows), all_hashes(data)[rows])
     seen = []
     added(data, tmp_path, overwrite=True, warn=seen.append)
@@ -120,25 +119,19 @@ def test_the_list_is_kept_by_the_only_reading(dataset, monkeypatch):
     assert sample_hashes(dataset, "npy").known(slice(0, SAMPLES)).sum() == dataset.hashed.count
 
 
-def test_verify_names_a_wrong_row_that_is_known_and_does_not_see_others(dataset, data):
-    known, unknown = rows_by_knowledge(dataset)
-    overwrite_row(data, int(unknown[5]))
-    assert iobench.verify(dataset) == {"npy": None}
-    overwrite_row(data, int(known[5]))
-    damage = iobench.verify(dataset)["npy"]
-    assert kind("other-content", expected=f"row {known[5]:,} as it was hashed")(damage)
-
-
-def test_verify_of_a_sample_names_a_wrong_row_of_it(data, tmp_path, small_parts):
-    dataset = added(data, tmp_path, hash="full")
-    sample = HashedRows.part_of(dataset.schema, 1 << 10)
-    inside = np.flatnonzero(sample.known(slice(0, SAMPLES)))
-    outside = np.flatnonzero(~sample.known(slice(0, SAMPLES)))
-    overwrite_row(data, int(outside[0]))
-    assert iobench.verify(dataset, sample_bytes=1 << 10) == {"npy": None}
-    overwrite_row(data, int(inside[3]))
-    damage = iobench.verify(dataset, sample_bytes=1 << 10)["npy"]
-    assert kind("other-content", expected=f"row {inside[3]:,} as it was hashed")(damage)
+@pytest.mark.parametrize("hash", ["auto", "full"])
+def test_verify_names_a_wrong_row_that_is_hashed_or_sampled_and_does_not_see_others(
+    data, tmp_path, small_parts, hash
+):
+    dataset, size = added(data, tmp_path, hash=hash), 1 << 10 if hash == "full" else None
+    read = HashedRows.part_of(dataset.schema, size) if size else dataset.hashed
+    inside = read.known(slice(0, SAMPLES))
+    overwrite_row(data, int(np.flatnonzero(~inside)[5]))
+    assert iobench.verify(dataset, sample_bytes=size) == {"npy": None}
+    row = int(np.flatnonzero(inside)[5])
+    overwrite_row(data, row)
+    damage = iobench.verify(dataset, sample_bytes=size)["npy"]
+    assert kind("other-content", expected=f"row {row:,} as it was hashed")(damage)
 
 
 def test_a_sample_needs_kept_hashes_which_verify_keeps(dataset):
@@ -160,21 +153,25 @@ def test_the_rest_is_hashed_later(dataset, data):
 
 
 def test_the_rest_of_data_whose_known_rows_changed_is_refused(dataset, data):
-    overwrite_row(data, int(rows_by_knowledge(dataset)[0][0]))
+    overwrite_row(data, int(known_rows(dataset)[0]))
     with pytest.raises(WrongContent, check=kind("other-content")):
         hash_rest(dataset, lambda *step: None)
     assert Manifest.load(dataset.root).part == dataset.part
 
 
-@pytest.mark.parametrize("claim", ["more pieces", "all", "longer pieces"])
-def test_a_manifest_that_claims_too_much_is_refused(dataset, claim):
+def claim(dataset, hashed):
     path = dataset.root / "manifest.json"
     body = json.loads(path.read_text())
-    if claim == "all":
-        body["hashed"] = None
-    else:
-        body["hashed"]["pieces" if claim == "more pieces" else "piece_rows"] += 1
-    path.write_text(json.dumps(body))
+    path.write_text(json.dumps(body | {"hashed": hashed and body["hashed"] | hashed(body["hashed"])}))
+
+
+@pytest.mark.parametrize(
+    "hashed",
+    [None, lambda part: {"pieces": part["pieces"] + 1}, lambda part: {"piece_rows": part["piece_rows"] + 1}],
+    ids=["all", "more pieces", "longer pieces"],
+)
+def test_a_manifest_that_claims_too_much_is_refused(dataset, hashed):
+    claim(dataset, hashed)
     with pytest.raises(WrongContent):
         sample_hashes(Manifest.load(dataset.root), "npy")
     assert iobench.verify(Manifest.load(dataset.root))["npy"].kind == "other-content"
@@ -182,9 +179,7 @@ def test_a_manifest_that_claims_too_much_is_refused(dataset, claim):
 
 @pytest.mark.parametrize("part", [{"piece_rows": 1003, "pieces": 1}, {"piece_rows": 7, "pieces": 200}])
 def test_a_part_that_is_no_part_is_a_damaged_manifest(dataset, part):
-    path = dataset.root / "manifest.json"
-    body = json.loads(path.read_text())
-    path.write_text(json.dumps(body | {"hashed": part}))
+    claim(dataset, lambda before: part)
     with pytest.raises(ManifestError, check=kind("damaged-manifest")):
         Manifest.load(dataset.root)
 

@@ -103,27 +103,14 @@ def _command(process):
     return ""
 
 
-class TestJudge:
+def test_a_source_that_should_have_been_refused_is_noticed():
     """The checks above fail if the code they check is broken."""
 
-    @staticmethod
     def sound(rng, folder):
         np.save(folder / "a.npy", np.arange(4))
         return folder / "a.npy", "refuse"
 
-    def test_a_source_that_should_have_been_refused(self):
-        assert "read" in hostile.attack(1, 1, [self.sound])[1][0]
-
-    def test_an_error_of_another_class(self, monkeypatch):
-        monkeypatch.setattr(sandbox, "describe", lambda *arguments: 1 / 0)
-        assert "ZeroDivisionError" in hostile.attack(1, 1, [self.sound])[1][0]
-
-    def test_a_line_without_information(self, monkeypatch):
-        def refuse(*arguments):
-            raise SourceError("no")
-
-        monkeypatch.setattr(sandbox, "describe", refuse)
-        assert "'no'" in hostile.attack(1, 1, [self.sound])[1][0]
+    assert "read" in hostile.attack(1, 1, [sound])[1][0]
 
 
 def refused(path, name, *arguments):

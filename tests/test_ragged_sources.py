@@ -5,6 +5,7 @@ import json
 import runpy
 import subprocess
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -86,35 +87,21 @@ class TestJsonl:
         assert " ::ids " in refused(path, "unsupported-dtype")
         assert list(everything(open_source(f"{path}::ids"))) == ["ids"]
 
-    @pytest.mark.parametrize(
-        ("text", "cause", "word"),
-        [
-            ('{"x": [1]}\n{"y": [1]}\n', "empty-cell", "sample 1"),
-            ('{"x": [1]}\n{"x": [1, null]}\n', "empty-cell", "sample 1"),
-            ('{"x": [1]}\n{"x": 1}\n', "not-a-table", ""),
-            ('{"x": [1]}\n{"x"', "not-a-table", ""),
-            ('{"x": 1}\n' * 600_000 + '{"x": 1, "y": 2}\n', "empty-cell", "y"),
-            ('{"x": 1}\n' * 600_000 + '{"x": [1]}\n', "not-a-table", "x"),
-            ('{"x": 1, "y": 2}\n' * 300_000 + '{"x": 1}\n' * 600_000, "empty-cell", "y"),
-            ("[1, 2]\n", "not-a-table", ""),
-            ('{"x": [[1], [2, 3]]}\n', "unsupported-dtype", "column x"),
-            ("", "empty", ""),
-            ("{}\n{}\n", "no-arrays", ""),
-        ],
-        ids=[
-            "another key",
-            "null",
-            "another kind",
-            "cut off",
-            "a new key",
-            "a new kind",
-            "a key that ends",
-            "no object",
-            "lists of lists",
-            "no lines",
-            "no keys",
-        ],
-    )
+    OTHER_LINES: ClassVar = {
+        "another key": ('{"x": [1]}\n{"y": [1]}\n', "empty-cell", "sample 1"),
+        "null": ('{"x": [1]}\n{"x": [1, null]}\n', "empty-cell", "sample 1"),
+        "another kind": ('{"x": [1]}\n{"x": 1}\n', "not-a-table", ""),
+        "cut off": ('{"x": [1]}\n{"x"', "not-a-table", ""),
+        "a new key": ('{"x": 1}\n' * 600_000 + '{"x": 1, "y": 2}\n', "empty-cell", "y"),
+        "a new kind": ('{"x": 1}\n' * 600_000 + '{"x": [1]}\n', "not-a-table", "x"),
+        "a key that ends": ('{"x": 1, "y": 2}\n' * 300_000 + '{"x": 1}\n' * 600_000, "empty-cell", "y"),
+        "no object": ("[1, 2]\n", "not-a-table", ""),
+        "lists of lists": ('{"x": [[1], [2, 3]]}\n', "unsupported-dtype", "column x"),
+        "no lines": ("", "empty", ""),
+        "no keys": ("{}\n{}\n", "no-arrays", ""),
+    }
+
+    @pytest.mark.parametrize(("text", "cause", "word"), OTHER_LINES.values(), ids=OTHER_LINES)
     def test_other_lines_are_refused(self, tmp_path, text, cause, word):
         (tmp_path / "a.jsonl").write_text(text)
         assert word in refused(tmp_path / "a.jsonl", cause)

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -108,37 +109,22 @@ class TestCsv:
         np.testing.assert_array_equal(arrays["the_ratio"], np.arange(5000) / 7)
         np.testing.assert_array_equal(arrays["odd"], np.arange(5000) % 2 == 1)
 
-    @pytest.mark.parametrize(
-        ("text", "cause", "word"),
-        [
-            ("a,b\n1,2\n3,\n", "empty-cell", "sample 1"),
-            ("a,b\n1,cat\n", "unsupported-dtype", "column b"),
-            ("1,2\n3,4\n", "no-column-names", ""),
-            ("a,b\n", "empty", ""),
-            ("a,b\n1,2,3\n", "not-a-table", ""),
-            ("a,b\r1,2\r", "not-a-table", "carriage returns"),
-            (f"a,{'b' * 200_000}\n1,2\n", "not-a-table", ""),
-            ("a\n" + "1\n" * 3_000_000 + "x\n", "unsupported-dtype", "column a"),
-            ("5,0,0\n1,2,3\n", "no-column-names", ""),
-            ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "no-column-names", ""),
-            ("a;b\n1,5;2\n", "decimal-commas", ""),
-            ("a b\n1 2\n", "not-a-table", "blanks"),
-        ],
-        ids=[
-            "gap",
-            "text",
-            "no names",
-            "no lines",
-            "ragged",
-            "carriage returns",
-            "a long name",
-            "text at the end",
-            "a number twice",
-            "text without names",
-            "decimal commas",
-            "blanks",
-        ],
-    )
+    NO_TABLES: ClassVar = {
+        "gap": ("a,b\n1,2\n3,\n", "empty-cell", "sample 1"),
+        "text": ("a,b\n1,cat\n", "unsupported-dtype", "column b"),
+        "no names": ("1,2\n3,4\n", "no-column-names", ""),
+        "no lines": ("a,b\n", "empty", ""),
+        "ragged": ("a,b\n1,2,3\n", "not-a-table", ""),
+        "carriage returns": ("a,b\r1,2\r", "not-a-table", "carriage returns"),
+        "a long name": (f"a,{'b' * 200_000}\n1,2\n", "not-a-table", ""),
+        "text at the end": ("a\n" + "1\n" * 3_000_000 + "x\n", "unsupported-dtype", "column a"),
+        "a number twice": ("5,0,0\n1,2,3\n", "no-column-names", ""),
+        "text without names": ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "no-column-names", ""),
+        "decimal commas": ("a;b\n1,5;2\n", "decimal-commas", ""),
+        "blanks": ("a b\n1 2\n", "not-a-table", "blanks"),
+    }
+
+    @pytest.mark.parametrize(("text", "cause", "word"), NO_TABLES.values(), ids=NO_TABLES)
     def test_a_file_that_is_not_a_table_of_numbers_is_refused(self, tmp_path, text, cause, word):
         (tmp_path / "a.csv").write_text(text)
         assert word in refused(tmp_path / "a.csv", cause).problem

@@ -180,12 +180,8 @@ class TestSweeping:
         (root / "npy-22222222" / "x.npy").write_text("mine")
         (root / "plots").mkdir()
         (root / "notes.txt").write_text("mine")
-        mine = [
-            root / "notes.txt",
-            root / "npy-copy" / "x.npy",
-            tmp_path / "elsewhere" / "x.npy",
-            root / "npy-22222222" / "x.npy",
-        ]
+        own = ("notes.txt", "npy-copy/x.npy", "npy-22222222/x.npy")
+        mine = [*(root / name for name in own), tmp_path / "elsewhere/x.npy"]
         mine += [manifest.path_of("npy") / "notes.txt"]
         before = [file.read_bytes() for file in mine]
         for seed in (1, 2):

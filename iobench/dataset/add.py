@@ -44,7 +44,7 @@ from iobench.dataset.file_set import Detected
 from iobench.dataset.manifest import Manifest, check_name
 from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, ExternalData, FileStamp, HashedPart
 from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_library, stored_places
-from iobench.dataset.prepare import CLOCK_S, Prepared, library_of, nested_folders, sweep_and_load
+from iobench.dataset.prepare import CLOCK_S, Prepared, library_of, lies_in, nested_folders, sweep_and_load
 from iobench.dataset.remote_dataset import check_places
 from iobench.dataset.sandbox import Description, UntrustedData
 from iobench.dataset.sources import Source, check_selectable
@@ -237,8 +237,8 @@ def _remedies(path: Path) -> Iterator[None]:
 
 def _check_separate(path: Path, root: Path) -> None:
     """Raise SourceError if iobench would write into the data, or prepare could remove them."""
-    target, path = Path(os.path.realpath(root)), Path(os.path.realpath(path))
-    if target == path or path in target.parents:
+    path = Path(os.path.realpath(path))
+    if lies_in(root, path):
         raise nested_folders(root, path)
     for folder in (path, *path.parents):
         if (folder / SEAL).exists() and (folder.parent / FILE_NAME).exists():

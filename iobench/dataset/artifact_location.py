@@ -188,7 +188,6 @@ class ArtifactLocation:
 
     path: Path  # the path that its format opens
     hint: str  # remedy if the files are not those that were verified
-    _artifact: Artifact
 
     def with_hint(self, error: IobenchError) -> IobenchError:
         """Replace the remedy for artifacts written by prepare by this location's."""
@@ -216,10 +215,6 @@ class ArtifactLocation:
     def unchanged(self) -> bool:
         """Return whether no file was touched since it was verified."""
         return True
-
-    def restamped(self) -> Artifact:
-        """Return the artifact with the current stamps of its files."""
-        return self._artifact
 
 
 class ManagedArtifact(ArtifactLocation):
@@ -256,15 +251,8 @@ class ManagedArtifact(ArtifactLocation):
             self._check_seal()
         except CorruptArtifact:
             return False
-        return self._stamps() == self._artifact.files
-
-    def restamped(self) -> Artifact:
-        """Return the artifact with the current size and time of change of the files that exist."""
-        return msgspec.structs.replace(self._artifact, files=self._stamps())
-
-    def _stamps(self) -> dict[str, FileStamp]:
-        recorded = self._artifact.files
-        return {name: stamp for name, stamp in stamps(self.path).items() if name in recorded}
+        recorded, now = self._artifact.files, stamps(self.path)
+        return all(now.get(name) == stamp for name, stamp in recorded.items())
 
     def _check_inside(self) -> None:
         """Raise CorruptArtifact if the folder or one of its files is a link to somewhere else."""
@@ -296,7 +284,7 @@ class ManagedArtifact(ArtifactLocation):
             raise CorruptArtifact(problem, "uploaded", folder, hint=hint)
         if sealed is None:
             raise corrupt(folder / SEAL, "the seal of the artifact", "none", kind="no-seal")
-        if not sealed.same_data(expected):
+        if msgspec.structs.replace(sealed, folder=expected.folder, files=expected.files) != expected:
             raise corrupt(
                 folder,
                 f"checksum {expected.content:016x} of {expected.samples} samples",
@@ -314,7 +302,7 @@ class ExternalArtifact(ArtifactLocation):
 
     def __init__(self, root: Path, schema: Schema, artifact: Artifact, added: ExternalData) -> None:
         self.path, self._dataset = Path(added.path), root.name
-        self._artifact, self._added = artifact, added
+        self._added = added
         data = str(with_selection(Path(added.path), added.names))
         again = f"hash them again: {_command(root, schema, artifact.variant, data, added.fields_given)}"
         if added.samples is not None:
@@ -355,7 +343,7 @@ class RemoteArtifact(ArtifactLocation):
     """Objects in an object store: each request names the version that the manifest records."""
 
     def __init__(self, root: Path, schema: Schema, artifact: Artifact, url: str) -> None:
-        self.path, self._artifact = root, artifact  # the folder of manifest and indexes
+        self.path = root  # the folder of manifest and indexes
         self.hint = f"upload it again with {upload_command(url, ' --overwrite')}"
         if artifact.remote is not None and (address := artifact.remote.added):
             self.hint = f"hash them again: {_command(root, schema, artifact.variant, address)} --overwrite"

@@ -30,7 +30,7 @@ the list.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -368,10 +368,24 @@ class HashedRows:
     def slices(self, rows: int) -> Iterator[slice]:
         """Yield slices of at most that many rows, in the order of the list."""
         for number in range(self.pieces):
-            piece = (self._all - 1 + number * self._step) % self._all
+            piece = (self._all - 1 + number * _golden_step(self._all)) % self._all
             stop = min((piece + 1) * self.piece_rows, self.samples)
             for low in range(piece * self.piece_rows, stop, rows):
                 yield slice(low, min(low + rows, stop))
+
+    def paired(
+        self, schema: Schema, rows: int, hashes: Iterable[Index], report: Callable[[int, int], None]
+    ) -> Iterator[tuple[Index, Index]]:
+        """Yield the rows of each of the `slices` with their hashes.
+
+        `report` gets the bytes done and those in total.
+        """
+        done, total = 0, self.count * schema.sample_bytes
+        report(0, total)
+        for part, some in zip(self.slices(rows), hashes, strict=True):
+            yield index_of(part), some
+            done += len(some) * schema.sample_bytes
+            report(done, total)
 
     def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is one of these."""
@@ -397,19 +411,17 @@ class HashedRows:
         """Rows of the last piece."""
         return self.samples - (self._all - 1) * self.piece_rows
 
-    @property
-    def _step(self) -> int:
-        """Pieces from one in the list to the next."""
-        return _golden_step(self._all)
-
     def _number(self, rows: Index) -> Index:
         """Return the number in the list of the piece of each row."""
-        return (rows // self.piece_rows + 1) * pow(self._step, -1, self._all) % self._all
+        return (rows // self.piece_rows + 1) * pow(_golden_step(self._all), -1, self._all) % self._all
 
 
 @lru_cache
 def _golden_step(count: int) -> int:
-    """Return the step near the golden section that spreads pieces best; manifests depend on it."""
+    """Return the step from one piece to the next, near the golden section, that spreads them best.
+
+    Manifests depend on it.
+    """
     middle = round(GOLDEN_RATIO * count)
     near = range(max(1, middle - NEAR), min(count, middle + NEAR) + 1)
     return min(near, key=lambda step: (_largest_quotient(step, count), step))

@@ -237,22 +237,17 @@ def _check_artifact(variant: str, artifact: Artifact) -> None:
         raise ValueError(f"the entry of {variant} is for {artifact.variant[:NAME_BYTES]!r}")
     if bool(artifact.files) == bool(artifact.added):
         raise ValueError(f"{variant} has no files, or is both prepared and added")
-    if artifact.remote is not None:
-        _check_remote(artifact, artifact.remote)
+    if (remote := artifact.remote) is not None:
+        if remote.etags.keys() != artifact.files.keys():
+            raise ValueError(f"{variant} has files without a version")
+        placed_in = [place.files for place in remote.placement.values()]
+        if any(not files or set(files) - artifact.files.keys() for files in placed_in):
+            raise ValueError(f"{variant} places a field in files that it does not have")
+        if any(not _VARIANT.fullmatch(name) for name in remote.indexes):
+            raise ValueError(f"{variant} has an index of an invalid name")
     for name in (*artifact.files, *(artifact.added.others if artifact.added else ())):
         if problem := name_problem(name):
             raise ValueError(f"{name[:NAME_BYTES]!r} is no file in {variant}: {problem}")
-
-
-def _check_remote(artifact: Artifact, remote: RemoteData) -> None:
-    if remote.etags.keys() != artifact.files.keys():
-        raise ValueError(f"{artifact.variant} has files without a version")
-    if any(
-        not place.files or set(place.files) - artifact.files.keys() for place in remote.placement.values()
-    ):
-        raise ValueError(f"{artifact.variant} places a field in files that it does not have")
-    if any(not _VARIANT.fullmatch(name) for name in remote.indexes):
-        raise ValueError(f"{artifact.variant} has an index of an invalid name")
 
 
 def _check_depth(value: Any, levels: int = NESTING) -> None:

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from iobench import formats
 from iobench.base.errors import (
     ArtifactExists,
@@ -109,7 +111,9 @@ class ArtifactWriter:
             verify.verify_artifact(self.manifest, variant, self.progress)
         except (CorruptArtifact, WrongContent):  # others say nothing about the content
             return "repaired"
-        self.manifest.artifacts[variant] = self.manifest.location_of(variant).restamped()
+        artifact, now = self.manifest.artifacts[variant], stamps(self.manifest.path_of(variant))
+        files = {name: now[name] for name in artifact.files}
+        self.manifest.artifacts[variant] = msgspec.structs.replace(artifact, files=files)
         self.manifest.save()
         return "present"
 
@@ -287,11 +291,12 @@ def prepare(
     if not isinstance(source, Source):
         hint = "give a source, such as iobench.open_source(PATH)"
         raise SourceError("prepare: it has no samples", "no-source", found=repr(source), hint=hint)
-    if name is None and _lies_in(Path(data_dir) / source.name, source):
+    own = source.description.get("path")
+    if name is None and lies_in(Path(data_dir) / source.name, own):
         name = free_name(source, Path(data_dir))
     root = Path(data_dir) / check_name(source.name if name is None else name)
-    if _lies_in(root, source):
-        raise nested_folders(root, Path(source.description["path"]))
+    if lies_in(root, own):
+        raise nested_folders(root, source.description["path"])
     check_readable(root)
     forms = [formats.parse(v) for v in variants]
     for form in forms:
@@ -321,10 +326,9 @@ def writable_formats(schema: Schema) -> tuple[list[str], list[IobenchError]]:
     return writable, skipped
 
 
-def _lies_in(root: Path, source: Source) -> bool:
-    """Return True if a dataset's folder is the user's own that a source reads, or would be inside it."""
-    path, target = source.description.get("path"), Path(os.path.realpath(root))
-    return path is not None and Path(os.path.realpath(path)) in (target, *target.parents)
+def lies_in(root: Path, own: Path | str | None) -> bool:
+    """Return True if a dataset's folder is the user's `own` folder or file, if any, or inside it."""
+    return own is not None and Path(os.path.realpath(root)).is_relative_to(os.path.realpath(own))
 
 
 def nested_folders(root: Path, path: Path) -> SourceError:
@@ -338,11 +342,12 @@ def free_name(source: Source, data_dir: Path, added: Path | None = None) -> str:
 
     It is the source's own, with a number if a dataset of other data has that, or the source's files do.
     """
-    inside = _lies_in(data_dir, source)  # then every name is refused
+    own = source.description.get("path")
+    inside = lies_in(data_dir, own)  # then every name is refused
     return next(
         name
         for name in numbered(source.name, between="-")
-        if is_free(data_dir / name, source, added) and (inside or not _lies_in(data_dir / name, source))
+        if is_free(data_dir / name, source, added) and (inside or not lies_in(data_dir / name, own))
     )
 
 

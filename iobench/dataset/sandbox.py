@@ -30,7 +30,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.checksum import HashedRows
 from iobench.dataset.sources.source import BATCH_BYTES
-from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes, split_selection
+from iobench.formats import Batch, Field, Index, Ragged, Schema, raw_bytes, split_selection
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
 T = TypeVar("T")
@@ -180,13 +180,8 @@ def hashes(
     """
     rows = schema.batch_rows(BATCH_BYTES)
     with _worker(data, "hash", schema=schema, rows=rows, hashed=hashed) as worker:
-        done, total = 0, hashed.count * schema.sample_bytes
-        report(0, total)
-        for part in hashed.slices(rows):
-            count = part.stop - part.start
-            yield index_of(part), worker.hashes(count)
-            done += count * schema.sample_bytes
-            report(done, total)
+        counts = (part.stop - part.start for part in hashed.slices(rows))
+        yield from hashed.paired(schema, rows, map(worker.hashes, counts), report)
 
 
 class SandboxWorker:

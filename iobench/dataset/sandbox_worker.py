@@ -8,7 +8,7 @@ import json
 import os
 import resource
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -180,11 +180,6 @@ def _place(request: SandboxRequest) -> Iterator[Reply]:
         yield [*reader.placement()], {}
 
 
-def _read(request: SandboxRequest) -> Iterator[Reply]:
-    for batch in _batches(request):
-        yield {}, batch
-
-
 def _batches(request: SandboxRequest) -> Iterator[Batch]:
     if request.kind not in ADAPTERS:
         yield from read_back(_opener(request), request.rows, request.hashed)
@@ -229,4 +224,10 @@ def _limit(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-_COMMANDS = {"sniff": _sniff, "describe": _describe, "place": _place, "hash": _hash, "read": _read}
+_COMMANDS: dict[str, Callable[[SandboxRequest], Iterator[Reply]]] = {
+    "sniff": _sniff,
+    "describe": _describe,
+    "place": _place,
+    "hash": _hash,
+    "read": lambda request: (({}, batch) for batch in _batches(request)),
+}

@@ -203,10 +203,6 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except (OSError, ValueError, RecursionError):
             return None
 
-    def same_data(self, other: Seal) -> bool:
-        """Return whether both describe the same samples in the same fields."""
-        return msgspec.structs.replace(other, folder=self.folder, files=self.files) == self
-
     def write(self, folder: Path) -> None:
         """Write it into a folder and sync both to disk."""
         with open(folder / SEAL, "wb") as file:
@@ -221,9 +217,10 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The seal is removed last, after the removal of the files is on disk, so that an interrupted removal is
         recognized and finished later.
         """
-        for name in self.files:
-            if _inside(folder, name):
-                (folder / name).unlink(missing_ok=True)
+        here = os.path.realpath(folder)
+        for file in [folder / name for name in self.files if not name_problem(name)]:
+            if Path(os.path.realpath(file.parent)).is_relative_to(here):  # also behind links
+                file.unlink(missing_ok=True)
         for inner, _, _ in os.walk(folder, topdown=False):
             if inner != str(folder):
                 try:
@@ -256,11 +253,3 @@ def _is_generated(name: str) -> bool:
         return formats.parse(variant).variant == variant
     except IobenchError:
         return False
-
-
-def _inside(folder: Path, name: str) -> bool:
-    """Return whether a file is inside the folder after all links are followed."""
-    if name_problem(name):
-        return False
-    here, parent = os.path.realpath(folder), os.path.realpath((folder / name).parent)
-    return parent == here or parent.startswith(here + os.sep)

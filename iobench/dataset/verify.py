@@ -83,14 +83,10 @@ def stored_hashes(
     opener: Opener, hashed: HashedRows, report: Report = lambda done, total: None
 ) -> Iterator[tuple[Index, npt.NDArray[np.int64]]]:
     """Read rows and yield them with their hashes, in the order of the list; `report` gets the progress."""
-    hasher, rows = Checksum(opener.schema), opener.schema.batch_rows(BATCH_BYTES)
-    done, total = 0, hashed.count * opener.schema.sample_bytes
-    report(0, total)
+    schema, rows = opener.schema, opener.schema.batch_rows(BATCH_BYTES)
     opener.check()
-    for part, batch in zip(hashed.slices(rows), read_back(opener, rows, hashed), strict=True):
-        yield index_of(part), hasher.hashes(batch)
-        done += sum(array.nbytes for array in batch.values())
-        report(done, total)
+    hashes = map(Checksum(schema).hashes, read_back(opener, rows, hashed))
+    yield from hashed.paired(schema, rows, hashes, report)
 
 
 def compare(expected: tuple[int, int], folder: Path, content: Checksum, hint: str = REPREPARE) -> None:
@@ -127,15 +123,6 @@ class SampleHashes:
     def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return for each row whether its hash was kept."""
         return self.hashed.known(rows)
-
-    def checksum(self, manifest: Manifest) -> Checksum:
-        """Return the checksum of all hashes with their rows."""
-        check, low = Checksum(manifest.schema), 0
-        for part in self.hashed.slices(PIECE):
-            hashes = np.asarray(self._hashes[low : low + part.stop - part.start])
-            check.add_hashes(hashes, index_of(part)[: len(hashes)])  # fewer make other sums
-            low += len(hashes)
-        return check
 
 
 class RereadHashes:
@@ -230,9 +217,13 @@ def _cache(manifest: Manifest, variant: str) -> IndexCache:
 
 
 def _certified(hashes: Hashes, manifest: Manifest, variant: str) -> SampleHashes:
-    stored = SampleHashes(hashes, manifest.hashed)
-    _certify(stored.checksum(manifest), manifest, variant)
-    return stored
+    check, low = Checksum(manifest.schema), 0
+    for part in manifest.hashed.slices(PIECE):
+        some = np.asarray(hashes[low : low + part.stop - part.start])
+        check.add_hashes(some, index_of(part)[: len(some)])  # fewer make other sums
+        low += len(some)
+    _certify(check, manifest, variant)
+    return SampleHashes(hashes, manifest.hashed)
 
 
 def _certify(check: Checksum, manifest: Manifest, variant: str) -> None:
