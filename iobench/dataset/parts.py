@@ -137,7 +137,16 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
         first: Schema = schemas[0]
         for file, schema in zip(parts, schemas, strict=True):
             if set(schema.fields) != set(first.fields):
-                raise _unlike(file, schema, parts[0], first)
+                names = {field.name for field in schema.fields} ^ {field.name for field in first.fields}
+                raise CorruptArtifact(
+                    f"its fields are not those of {parts[0]}",
+                    "missing-array" if names else "unequal-shapes",
+                    file,
+                    expected=first.describe(),
+                    found=schema.describe(),
+                    hint="move it out of the folder, name one file to read, or append ::NAME,NAME to read "
+                    "what all have",
+                )
         totals = {name: sum(schema.totals[name] for schema in schemas) for name in first.totals}
         return replace(first, samples=sum(schema.samples for schema in schemas), totals=totals)
 
@@ -195,19 +204,6 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
             with closing(self.open(path, schema)) as reader:
                 for part, own in reader.parts():
                     self.part.check(part, own)
-
-
-def _unlike(file: Path, schema: Schema, other: Path, first: Schema) -> CorruptArtifact:
-    """Return the error for a part with other fields than the first one."""
-    names = {field.name for field in schema.fields} ^ {field.name for field in first.fields}
-    return CorruptArtifact(
-        f"its fields are not those of {other}",
-        "missing-array" if names else "unequal-shapes",
-        file,
-        expected=first.describe(),
-        found=schema.describe(),
-        hint="move it out of the folder, name one file to read, or append ::NAME,NAME to read what all have",
-    )
 
 
 class _WholeFile(formats.Detectable):

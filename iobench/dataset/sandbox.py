@@ -203,8 +203,15 @@ class SandboxWorker:
     def batch(self, schema: Schema, count: int) -> Batch:
         """Receive the next `count` samples; of a ragged field first the offsets, which are checked."""
         batch: dict[str, Any] = self._received(schema.empty(count))
-        for one in schema.ragged:
-            batch[one.name] = self._values(one, batch[one.name].offsets, schema)
+        with self._failures():
+            for one in schema.ragged:
+                offsets = batch[one.name].offsets
+                if offsets[0] or (np.diff(offsets) < 0).any() or offsets[-1] > schema.totals[one.name]:
+                    raise ValueError("offsets that do not rise")
+                values = np.empty((int(offsets[-1]), *one.inner), one.dtype)
+                if len(values):
+                    self._child.receive_into(raw_bytes(values))
+                batch[one.name] = Ragged(values, offsets)
         return batch
 
     def hashes(self, count: int) -> npt.NDArray[np.int64]:
@@ -217,16 +224,6 @@ class SandboxWorker:
             for array in batch.values():
                 self._child.receive_into(raw_bytes(getattr(array, "offsets", array)))
         return batch
-
-    def _values(self, field: Field, offsets: Index, schema: Schema) -> Ragged:
-        with self._failures():
-            total = int(offsets[-1])
-            if offsets[0] or (np.diff(offsets) < 0).any() or total > schema.totals[field.name]:
-                raise ValueError("offsets that do not rise")
-            values = np.empty((total, *field.inner), field.dtype)
-            if total:
-                self._child.receive_into(raw_bytes(values))
-        return Ragged(values, offsets)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -423,11 +423,20 @@ def hash_rest(manifest: Manifest, progress: Progress) -> None:
     The caller holds the dataset's lock. Raises CorruptArtifact if the data changed, WrongContent if hashed
     rows have other content, or two artifacts do not hold the same data.
     """
+    every, sums = HashedRows.all_of(manifest.schema.samples), dict[str, tuple[int, int]]()
     with ExitStack() as stack:
         writers = {v: stack.enter_context(HashWriter.temporary(manifest.root)) for v in manifest.artifacts}
-        sums = {
-            variant: _hash_all(manifest, variant, writer, progress) for variant, writer in writers.items()
-        }
+        for variant, writer in writers.items():
+            known, whole = Checksum(manifest.schema), Checksum(manifest.schema)
+            report = partial(progress, f"hashing {variant}")
+            for rows, hashes in stored_hashes(manifest.opener(variant), every, report):
+                whole.add_hashes(hashes, rows)
+                some = manifest.hashed.known(rows)
+                known.add_hashes(hashes[some], rows[some])
+                writer.append(hashes)
+            manifest.location_of(variant).check()
+            _certify(known, manifest, variant)
+            sums[variant] = whole.sums
         first = next(iter(sums))
         for variant, found in sums.items():
             if found != sums[first]:
@@ -439,21 +448,6 @@ def hash_rest(manifest: Manifest, progress: Progress) -> None:
         manifest.save()
         for variant, writer in writers.items():
             writer.keep(manifest, variant)
-
-
-def _hash_all(manifest: Manifest, variant: str, writer: HashWriter, progress: Progress) -> tuple[int, int]:
-    """Hash an artifact's rows in stored order and return their sums."""
-    known, whole = Checksum(manifest.schema), Checksum(manifest.schema)
-    every = HashedRows.all_of(manifest.schema.samples)
-    report = partial(progress, f"hashing {variant}")
-    for rows, hashes in stored_hashes(manifest.opener(variant), every, report):
-        whole.add_hashes(hashes, rows)
-        some = manifest.hashed.known(rows)
-        known.add_hashes(hashes[some], rows[some])
-        writer.append(hashes)
-    manifest.location_of(variant).check()
-    _certify(known, manifest, variant)
-    return whole.sums
 
 
 LENGTHS = "lengths"  # name of the index
