@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Arrays, damage, image_arrays
-from kinds import kind
+from kinds import has, kind
 
 import iobench
 from iobench.base.errors import WrongContent
@@ -136,7 +136,8 @@ def test_a_variant_may_be_written_in_any_way(own_images):
 def test_a_variant_that_is_not_prepared_is_named(own_images):
     damages = iobench.verify(own_images, ["npy", "lmdb:codec=lz4"])
     assert damages["npy"] is None
-    assert kind("not-prepared", expected="lmdb:codec=lz4")(damages["lmdb:codec=lz4"])
+    hint = has(f"--name {own_images.name} --format lmdb:codec=lz4")
+    assert kind("not-prepared", expected="lmdb:codec=lz4", hint=hint)(damages["lmdb:codec=lz4"])
 
 
 @pytest.mark.parametrize("touched", [False, True])
