@@ -170,6 +170,12 @@ def test_files_that_may_be_read_in_several_ways_are_asked_for(tmp_path, relation
     assert len(batch) == (3 if relation == "fields" else 1)
 
 
+def test_the_splits_of_one_folder_need_folders_of_their_own(tmp_path):
+    folder = folder_of(tmp_path / "a", ".npy", [X, X[:, 0, 0]], "f{}_train")
+    folder_of(folder, ".npy", [X[:3], X[:3, 0, 0]], "f{}_test")
+    refused(folder, tmp_path, "unequal-shapes", hint=has("folder of its own"))
+
+
 def test_numbered_arrays_that_differ_in_a_later_axis_are_no_fields(tmp_path):
     folder = folder_of(tmp_path / "a", ".npy", [X[:2, :, :n] for n in (1, 2, 1)], "patient{}")
     refused(folder, tmp_path, "unequal-shapes", hint=has("moveaxis(x, 2, 0)"))
@@ -233,7 +239,7 @@ def test_texts_in_files_are_said_to_be_left_out(tmp_path, suffix, relation):
     for number in range(3):
         x, text = X[number : number + 1], np.array(["some", "one"])
         if suffix == ".npz":
-            np.savez(tmp_path / f"a/{number}.npz", x=x, name=text)
+            np.savez(tmp_path / f"a/{number}.npz", x=x, name=text, objects=np.array([{}]))
         else:
             with h5py.File(tmp_path / f"a/{number}.h5", "w") as file:
                 file["x"], file["name"] = x, text.astype("S") if relation == "samples" else np.zeros(())
@@ -274,7 +280,7 @@ def test_parts_with_other_fields_are_named(tmp_path):
     [
         (lambda file: np.savez(file, x=X[3]), "missing-array"),
         (lambda file: np.savez(file, x=X[3, :, 0], y=1), "unequal-shapes"),
-        (lambda file: np.savez(file, x=np.array([{}]), y=1), "unequal-shapes"),
+        (lambda file: np.savez(file, x=np.array([{}]), y=1), "missing-array"),
         (lambda file: file.write_bytes(file.with_name("2.npz").read_bytes()[:200]), "damaged"),
     ],
     ids=["lacking", "of another shape", "pickled", "cut off"],
