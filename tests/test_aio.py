@@ -98,12 +98,6 @@ def test_reads_go_into_the_arrays_they_are_given(file, descriptor, queue, pages)
     assert {i: array[: len(requested[i])].tobytes() for i, array in enumerate(into)} == requested
 
 
-def test_more_reads_than_are_ever_in_flight_all_come(file, descriptor, queue):
-    offsets, lengths = reads(*((number % PAGES, 1) for number in range(20 * queue.depth + 3)))
-    assert queue.depth == 8
-    assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
-
-
 def test_as_many_reads_are_in_flight_as_memory_allows_within_bounds(monkeypatch):
     monkeypatch.setattr(io_engines, "AIO_CALLS", None)
     for piece, memory, depth in (
@@ -151,13 +145,6 @@ def test_a_queue_can_be_left_early_any_number_of_times(file, descriptor, queue):
     for count in range(2 * queue.depth):
         with closing(queue.read(descriptor, offsets, lengths)) as reading:
             assert len(list(islice(reading, count))) == count
-    assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
-
-
-def test_a_loop_that_raises_leaves_a_queue_that_works(file, descriptor, queue):
-    offsets, lengths = reads(*((number, 1) for number in range(PAGES)))
-    with pytest.raises(ZeroDivisionError):
-        [1 / (number - number) for number, _ in queue.read(descriptor, offsets, lengths)]
     assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
 
 

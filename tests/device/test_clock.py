@@ -19,12 +19,6 @@ LOADERS = loaders.DEFAULT_LOADERS
 pytest_plugins = "plugged"
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_copies_in_the_consumers_stream_are_waiting_and_not_computing(plug_in, schedule, strict):
-    checks.copies_are_booked_as_waiting(plug_in, schedule, strict=strict)
-
-
 def clocked(machine, loop, strict=False):
     """Return the seconds of first batch, waiting and computing of a loop with a step per batch."""
     clock = DeviceClock(device_of(device(0)), strict)

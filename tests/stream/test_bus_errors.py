@@ -61,12 +61,6 @@ def ended_by_bus_error(action):
         in_child(quietly)
 
 
-def test_intact_files_are_read_without_error(path):
-    mapped = GuardedMap([path])
-    assert rows_of(mapped).tobytes() == path.read_bytes()
-    mapped.guard.check()
-
-
 def test_a_truncated_page_is_an_error_that_names_the_file(path):
     def look():
         mapped = GuardedMap([path])
@@ -113,22 +107,6 @@ def test_all_threads_that_access_lost_pages_get_the_error(path):
         return sorted(failed)
 
     assert in_child(look) == list(range(8))
-
-
-def test_a_second_file_is_read_on_after_the_first_has_failed(path, tmp_path):
-    other = tmp_path / "other"
-    other.write_bytes(path.read_bytes())
-
-    def look():
-        lost, fine = GuardedMap([path]), GuardedMap([other])
-        os.truncate(path, KEPT)
-        rows_of(lost).sum()
-        assert rows_of(fine).tobytes() == other.read_bytes()
-        fine.guard.check()
-        with pytest.raises(OSError):
-            lost.guard.check()
-
-    in_child(look)
 
 
 def test_a_bus_error_in_another_map_ends_the_process_as_before(path, tmp_path):

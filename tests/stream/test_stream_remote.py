@@ -7,11 +7,10 @@ import sys
 import time
 
 import pytest
-import torch
 from conftest import numbers
-from kinds import kind
+from kinds import kind, refused_as
 from object_cases import FORMATS, SAMPLES
-from stream_cases import BATCH, in_child, our_threads, rows_of
+from stream_cases import BATCH, in_child, our_threads
 from stream_loaders import stream_loader
 
 import iobench
@@ -66,13 +65,6 @@ def test_batches_are_those_of_the_folder(loader, variant, order):
     assert content(remote) == content(local)
 
 
-def test_fields_and_transform(loader):
-    one = loader(fields=["y"], transform=lambda batch: {"twice": 2 * batch["y"]})
-    assert torch.cat([b["twice"] for b in one]).tolist() == [
-        2 * y.item() for b in loader(local=True) for y in b["y"]
-    ]
-
-
 @pytest.mark.parametrize("order", ["sequential", "random", "block"])
 def test_a_state_resumes_over_a_folder_and_over_a_store(loader, order):
     whole = content(loader(local=True, order=order))
@@ -85,13 +77,6 @@ def test_a_state_resumes_over_a_folder_and_over_a_store(loader, order):
         rest = loader(local=again, order=order)
         rest.load_state_dict(state)
         assert content(rest) == whole[5:]
-
-
-def test_ranks_share_the_samples(loader):
-    for rank in range(3):
-        share = content(loader(rank=rank, world_size=3, order="random"))
-        assert share == content(loader(local=True, rank=rank, world_size=3, order="random"))
-        assert len(share) == len(rows_of("random", rank=rank, world_size=3))
 
 
 def test_the_options_of_requests_decide_the_requests(loader, server):
@@ -214,9 +199,8 @@ def test_an_object_that_is_replaced_ends_the_epoch_and_the_next(loader, tmp_path
     content_[-1] ^= 1
     path.write_bytes(content_)
     for _ in range(2):
-        with pytest.raises(CorruptArtifact, check=kind("replaced")) as error:
+        with refused_as("replaced"):
             list(one)
-        assert "\n" not in str(error.value)
     assert our_threads() == []
 
 
