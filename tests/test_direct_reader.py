@@ -16,7 +16,7 @@ from kinds import kind
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import DTYPES, Field, Schema, Strided
 from iobench.formats.placement import sorted_by
-from iobench.formats.schema import dtype_of
+from iobench.formats.schema import numpy_dtype
 from iobench.host import io_engines
 from iobench.host.memory import PAGE, touched_array
 from iobench.stream import direct_reader
@@ -53,7 +53,7 @@ class Placed:
     """One field `x` over a range of a file, and its rows."""
 
     def __init__(self, path, offset, stride, dtype="uint8", samples=None):
-        item = dtype_of(dtype).itemsize
+        item = numpy_dtype(dtype).itemsize
         stride = max(item, stride // item * item)
         fits = (path.stat().st_size - offset) // stride
         self.samples = fits if samples is None else min(samples, fits)
