@@ -309,23 +309,15 @@ def test_a_file_in_memory_is_read_correctly_or_unavailable(small_disk, queue):
     os.close(opened)
 
 
-def test_a_file_system_without_direct_reads_is_an_error(file, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(DirectUnavailable, match=re.escape(str(file))):
-        open_direct(file)
-
-
-def test_a_file_system_with_larger_blocks_is_an_error_and_leaves_no_file_open(file, monkeypatch):
+@pytest.mark.parametrize(("call", "named"), [("open", "O_DIRECT"), ("preadv", f"{PAGE} bytes")])
+def test_a_file_system_without_direct_reads_of_pages_is_an_error(file, monkeypatch, call, named):
     def refuse(*arguments):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     before = open_files(file)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "preadv", refuse)
-        with pytest.raises(DirectUnavailable, match=f"{PAGE} bytes"):
+        patched.setattr(os, call, refuse)
+        with pytest.raises(DirectUnavailable, match=f"{re.escape(str(file))}.*{named}"):
             open_direct(file)
     assert open_files(file) == before
 

@@ -264,12 +264,6 @@ def test_where_bus_errors_cannot_be_caught_rows_are_read_from_the_file(stored, c
             reader.batch(np.array([0, len(stored.rows) - 1]))
 
 
-def test_a_sample_is_a_row_in_memory_of_its_own(stored):
-    with stored.open() as reader:
-        sample = reader.sample(7, lambda array: array + 1)
-    np.testing.assert_array_equal(sample["x"], stored.rows[7] + 1)
-
-
 @pytest.mark.parametrize("in_order", [True, False])
 def test_an_earlier_error_of_the_thread_is_raised_in_the_next_read(stored, in_order, in_thread):
     def fail(*arguments):

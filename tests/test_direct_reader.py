@@ -129,13 +129,6 @@ def test_all_rows_at_once_are_right_in_order_and_shuffled(file, stride):
             np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
 
 
-def test_a_sample_is_a_row_of_the_file(file):
-    placed = Placed(file, 131, 700)
-    with placed.open() as reader:
-        for row in (0, 77, placed.samples - 1):
-            np.testing.assert_array_equal(reader.sample(row)["x"], placed.rows[row])
-
-
 def test_fields_are_read_from_their_own_files_and_any_of_them_alone(file, tmp_path):
     other = tmp_path / "other"
     other.write_bytes(np.random.default_rng(5).bytes(SIZE))

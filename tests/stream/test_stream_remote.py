@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import sys
 import time
 
 import pytest
@@ -15,14 +14,7 @@ from stream_loaders import stream_loader
 
 import iobench
 from iobench import StreamLoader
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidOption,
-    InvalidSettings,
-    LoaderFailed,
-    ManifestError,
-    MissingDependency,
-)
+from iobench.base.errors import CorruptArtifact, InvalidOption, InvalidSettings, LoaderFailed, ManifestError
 from iobench.dataset.remote_dataset import check_target, publish
 from iobench.objects import client, request_pool
 
@@ -226,12 +218,6 @@ def test_a_forked_child_is_told_so(loader, server):
                 action()
 
     in_child(child)
-
-
-def test_without_obstore(loader, monkeypatch, server):
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(MissingDependency, match=r"iobench\[s3\]"):
-        loader()
 
 
 def test_leaving_an_epoch_costs_no_further_tries(loader, server, monkeypatch):
