@@ -417,9 +417,8 @@ class Gpu:
 
         An idle link runs at a lower generation; the `_max` values are those of which it is capable.
         """
-        facts = {name: self._ask(query) for name, query in FACTS.items()}
         return {
-            **facts,
+            **{name: self._ask(query) for name, query in FACTS.items()},
             "numa_node": numa_node(self._ask(lambda n, gpu: _text(n.nvmlDeviceGetPciInfo(gpu).busId))),
         }
 
