@@ -74,43 +74,29 @@ def test_every_dtype_comes_through(every_kind, name, direct):
 @given(
     way=st.sampled_from(WAYS),
     order=st.sampled_from(ORDERS),
-    batch_size=st.integers(1, 2 * SAMPLES),
+    requested=st.fixed_dictionaries(
+        {
+            "batch_size": st.integers(1, 2 * SAMPLES),
+            "seed": st.integers(0, 2**63 - 1),
+            "drop_last": st.booleans(),
+            "rank": st.integers(0, 2),
+            "world_size": st.just(3),
+        }
+    ),
     block_rows=st.integers(1, 2 * SAMPLES),
     window_batches=st.integers(1, 5),
-    drop_last=st.booleans(),
-    rank=st.integers(0, 2),
-    seed=st.integers(0, 2**63 - 1),
     epoch=st.integers(0, 2**40),
     threads=st.sampled_from([None, 1, 3]),
     state=st.data(),
 )
 def test_any_settings_resume_from_any_batch(
-    monkeypatch,
-    pictures,
-    way,
-    order,
-    batch_size,
-    block_rows,
-    window_batches,
-    drop_last,
-    rank,
-    seed,
-    epoch,
-    threads,
-    state,
+    monkeypatch, pictures, way, order, requested, block_rows, window_batches, epoch, threads, state
 ):
     monkeypatch.setattr(direct_reads, "SMALL_BYTES", 0)
-    requested = {
-        "batch_size": batch_size,
-        "seed": seed,
-        "drop_last": drop_last,
-        "rank": rank,
-        "world_size": 3,
-    }
     sample_bytes = pictures.schema.sample_bytes
     blocks = {
         "block_bytes": block_rows * sample_bytes,
-        "window_bytes": window_batches * batch_size * sample_bytes,
+        "window_bytes": window_batches * requested["batch_size"] * sample_bytes,
     }
     ordered = {"block_rows": min(block_rows, SAMPLES), "window_batches": window_batches}
     try:

@@ -213,38 +213,28 @@ def test_a_state_of_another_dataset_is_refused(pictures, tmp_path):
         loader(pictures, "npy").load_state_dict(state_after(1, loader(other, "npy")))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"epoch": -1},
-        {"epoch": None},
-        {"epoch": True},
-        {"epoch": "1"},
-        {"epoch": 0.5},
-        {"remaining": [[-1, SAMPLES]]},
-        {"remaining": [[0, SAMPLES + 1]]},
-        {"remaining": [[3, 1]]},
-        {"remaining": [[4, 8], [0, 2]]},
-        {"remaining": None},
-        {"remaining": [[True, 2]]},
-        {"remaining": [[1.0, 2]]},
-        {"remaining": [1]},
-        {"ranks": 0},
-        {"ranks": SAMPLES + 1},
-        {"window_rows": 0},
-        {"window_rows": None},
-        {"version": 1},
-        {"version": None},
-        *(
-            {name: "missing"}
-            for name in ("version", "dataset", "seed", "epoch", "remaining", "ranks", "window_rows")
-        ),
-    ],
-)
-def test_a_state_that_makes_no_sense_is_refused(pictures, change):
+MISSING = object()
+WRONG = {
+    "epoch": (MISSING, -1, None, True, "1", 0.5),
+    "remaining": (
+        *(MISSING, [[-1, SAMPLES]], [[0, SAMPLES + 1]], [[3, 1]], [[4, 8], [0, 2]], None),
+        *([[True, 2]], [[1.0, 2]], [1]),
+    ),
+    "ranks": (MISSING, 0, SAMPLES + 1),
+    "window_rows": (MISSING, 0, None),
+    "version": (MISSING, 1, None),
+    "dataset": (MISSING,),
+    "seed": (MISSING,),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, one) for name, values in WRONG.items() for one in values])
+def test_a_state_that_makes_no_sense_or_lacks_something_is_refused(pictures, name, value):
     one = loader(pictures, "npy")
-    changed = {name: value for name, value in {**one.state_dict(), **change}.items() if value != "missing"}
-    with pytest.raises(InvalidSettings, match=str(next(iter(change)))):
+    changed = one.state_dict() | {name: value}
+    if value is MISSING:
+        del changed[name]
+    with pytest.raises(InvalidSettings, match=name):
         one.load_state_dict(changed)
     assert one.state_dict() == loader(pictures, "npy").state_dict()
 
