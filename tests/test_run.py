@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import damage
+from conftest import complaint, damage
 from kinds import kind
 
 import iobench
@@ -144,7 +144,7 @@ def test_lists_make_cases_of_valid_combinations(images, measure):
 def test_a_grid_has_every_combination_once(images, measure, tmp_path):
     asked = RunOptions(
         ("npy",),
-        ("native", "stream"),
+        ("native", "stream", "native"),  # a case named twice is measured once
         device=("cpu",),
         order=("sequential", "random", "block"),
         batch_size=(32, 64),
@@ -170,21 +170,17 @@ def test_loaders_are_measured_with_default_and_recommended_options(images):
     }
 
 
-def test_a_case_named_twice_is_measured_once(images, measure):
-    assert len(measure(images, ["npy", "npy"], ["native", "native"]).records) == 1
-
-
 @pytest.mark.parametrize("name", DEFAULT_FORMATS)
-def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
-    largest = max(own_images.files_of(name), key=lambda path: path.stat().st_size)
-    damage(largest)
-    other = "npy" if name != "npy" else "lmdb"
-    result = measure(own_images, [name, other])
-    assert set(labels(result)) == {f"{other} · native"}
-    ((key, error),) = result.failures.items()
-    assert str(result.labels[key]) == f"{name} · native"
-    assert "\n" not in str(error)
-    assert error.hint == REPREPARE
+def test_wrong_content_is_a_failure_and_never_timed(own_images, inside, tmp_path, name):
+    damage(max(own_images.files_of(name), key=lambda path: path.stat().st_size))
+    other, out = "npy" if name != "npy" else "lmdb", tmp_path / "r.jsonl"
+    chosen = ("--format", name, "--format", other, "--loader", "native", "--device", "cpu", "--rounds", 1)
+    done = inside("run", "--data-dir", own_images.root.parent, *chosen, "--out", out)
+    line = complaint(done, 1)
+    assert f"{name} · native" in line
+    assert REPREPARE in line
+    assert other in done.stdout
+    assert {one.case["format"] for one in record_file.read(out)[0]} == {other}
 
 
 @pytest.mark.parametrize("harm", [lambda path: os.truncate(path, 100), Path.unlink])
@@ -218,17 +214,6 @@ def test_a_file_that_is_rewritten_makes_its_case_invalid(own_images, measure):
     assert str(result.labels[key]) == "npy · native"
     assert kind("changed", path=file)(error)
     assert {one.case["format"] for one in result.valid_records} == {"lmdb"}
-
-
-def test_an_interrupt_keeps_what_was_measured(images, measure):
-    def interrupt(made):
-        if made.round == 2:
-            raise KeyboardInterrupt
-
-    result = measure(images, rounds=9, on_record=interrupt)
-    assert result.interrupted
-    assert [one.round for one in result.records] == [1, 2]
-    assert record_file.read(result.path)[0] == result.records
 
 
 @pytest.mark.parametrize(
@@ -273,12 +258,9 @@ def test_processor_time_of_workers_counts(images):
 @pytest.mark.parametrize(
     "word",
     [
-        "dataloader:fetch=all",
-        "dataloader:num_workers=-1",
         "dataloader:num_workers=9999",
         "dataloader:num_workers=1,start_method=teleport",
         "dataloader:num_workers=1,prefetch_factor=0",
-        "dataloader:prefetch_factor=2",
         "dataloader:start_method=fork",
         "dataloader:persistent_workers=yes",
         "stream:threads=0",
