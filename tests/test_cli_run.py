@@ -126,6 +126,7 @@ USAGE = [
     (("--batch-size", "0"), "out-of-range"),
     (("--batch-size", "many"), "not-a-number"),
     (("--rounds", "0"), "out-of-range"),
+    (("--max-batches", "0"), "out-of-range"),
     (("--warmup", "0"), "out-of-range"),
     (("--num-workers", "-1"), "invalid-value"),
     (("--prefetch-factor", "2"), "needs-workers"),
