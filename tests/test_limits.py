@@ -577,27 +577,26 @@ def test_limits_are_a_table_of_all_measurements(images, inside):
     assert str(images.root.parent) in done.stderr
 
 
-def test_limits_as_json_are_alone_on_stdout(images, inside):
+@pytest.mark.parametrize("direct", [True, False])
+def test_limits_as_json_are_alone_on_stdout_and_a_note_says_what_is_missing(images, inside, request, direct):
     require_disk(images.root)
+    if not direct:
+        request.getfixturevalue("no_direct_reads")
     done = show_limits(inside, images, "--device", "cpu", "--name", images.name, "--json")
     result = json.loads(done.stdout, parse_constant=pytest.fail)
     assert set(result) == {"limits", "notes"}
-    assert {one["name"] for one in result["limits"]} == set(MEASURES)
+    missing = set() if direct else {"disk, random"}
+    assert {one["name"] for one in result["limits"]} == set(MEASURES) - missing
     assert all(one["bytes_per_s"] > 0 for one in result["limits"])
-    assert len([one for one in result["limits"] if one["reads_per_s"]]) == 2
+    assert len([one for one in result["limits"] if one["reads_per_s"]]) == 2 * direct
+    assert any("past the page cache" in one["how"] for one in result["limits"]) == direct
     (note,) = result["notes"]
-    assert (note["kind"], set(note["values"])) == ("lower-cache", {"first_s", "second_s"})
+    if direct:
+        assert (note["kind"], set(note["values"])) == ("lower-cache", {"first_s", "second_s"})
+    else:
+        assert note["kind"] == "no-disk-limits"
+        assert note["message"].endswith("no O_DIRECT")
     assert str(images.root.parent) not in done.stderr
-
-
-def test_limits_without_direct_reads_have_a_note(images, inside, no_direct_reads):
-    done = show_limits(inside, images, "--device", "cpu", "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert not [one for one in result["limits"] if "past the page cache" in one["how"]]
-    (note,) = result["notes"]
-    assert note["kind"] == "no-disk-limits"
-    assert note["message"].endswith("no O_DIRECT")
 
 
 def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatch):

@@ -18,7 +18,7 @@ from iobench.bench.part import Proof
 from iobench.bench.training import Headroom
 from iobench.host import machine_info
 from iobench.host.machine_load import Monitor
-from iobench.results import history, record_file
+from iobench.results import record_file
 from iobench.results.cases import trains
 from iobench.results.parts import CachePart, DatasetPart, FieldSpec, LimitPart, Measured, Prices
 from iobench.results.record import Record
@@ -47,10 +47,6 @@ class Recorder:
     def watching(self) -> AbstractContextManager[None]:
         """Sample the machine once a second within the block, if the run is profiled."""
         return self._monitor.watching() if self._monitor else nullcontext()
-
-    def trace_path(self, label: str) -> Path:
-        """Return the file for a case's trace, in a folder next to the run's records."""
-        return history.traces_folder(self._run.path) / f"{history.file_name(label, kept='=')}.json"
 
     def probe_lower_cache(self) -> None:
         """Before cold rounds, probe for a cache below the kernel and note the result."""

@@ -375,8 +375,9 @@ class RunLoop:
         self._state.verified(case, proof)
         self._checked.add(case.variant)
         if self._run.options.trace:
-            path = self._recorder.trace_path(str(self._state.labels[case.key]))
-            self._observer.status(f"tracing {self._state.labels[case.key]}")
+            label = str(self._state.labels[case.key])
+            path = history.traces_folder(self._run.path) / f"{history.file_name(label, kept='=')}.json"
+            self._observer.status(f"tracing {label}")
             executor.trace(case, path)
             self._run.traces.append(path)
 
