@@ -175,6 +175,15 @@ def test_wrong_content_is_a_failure_and_never_timed(own_images, inside, tmp_path
     assert {one.case["format"] for one in record_file.read(out)[0]} == {other}
 
 
+def test_cases_that_read_the_same_wrong_data_fail_together(own_images, measure):
+    """The data are read again for the first of them, and no other is verified."""
+    damage(own_images.files_of("npy")[0])
+    result = measure(own_images, ["npy", "lmdb"], ["native", "dataloader"])
+    first, second = result.failures.values()
+    assert first is second
+    assert {one.case["format"] for one in result.records} == {"lmdb"}
+
+
 @pytest.mark.parametrize("harm", [lambda path: os.truncate(path, 100), Path.unlink])
 def test_a_truncated_or_missing_file_fails_its_cases_and_no_other(own_images, measure, harm):
     path = own_images.files_of("npy")[0]
