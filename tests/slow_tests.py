@@ -61,7 +61,6 @@ test_interrupts.py::test_an_import_that_aborts_on_an_interrupt_is_one_line
 test_interrupts.py::test_an_interrupt_in_an_import_that_swallows_it_is_not_lost
 test_isolated.py::test_it_ends_with_its_parent
 test_isolated.py::test_a_fork_server_that_was_killed_is_replaced
-test_isolated.py::test_records_of_isolated_cases_are_marked
 test_resume_check.py::test_a_loader_that_hangs_is_killed
 test_system_errors.py::test_what_the_system_lacks_is_one_line[processes-add*
 test_system_errors.py::test_what_the_system_lacks_is_one_line[processes-diagnose*

@@ -108,6 +108,5 @@ def test_few_turns_under_background_load_give_no_warning():
     assert len(warnings) == 2
     assert warnings[0].kind == "background-cpu"
     assert warnings[0].values == {"highest": 0.5, "affected": 2, "rounds": 10}
-    alone = background_warnings([busy])[0]
-    assert (alone.kind, alone.values["rounds"]) == ("background-cpu", 1)
+    assert background_warnings([busy])[0].values["rounds"] == 1
     assert background_warnings([]) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import require_disk
-from kinds import kind
+from kinds import has, kind
 
 from iobench.base.errors import ColdCacheUnavailable
 from iobench.base.thresholds import COLD_LIMIT
@@ -59,15 +59,10 @@ def fake_sudo(monkeypatch, tmp_path):
     return install
 
 
-def test_files_are_cold_after_eviction_by_file(by_file, files):
+def test_dirty_files_are_cold_after_eviction_by_file(by_file, files, monkeypatch):
+    monkeypatch.setattr(page_cache, "PAUSES_S", (0.0,))  # they are written first
     assert page_cache.residency(files) == 1
     assert page_cache.evict(files) == "posix_fadvise"
-    assert page_cache.residency(files) <= COLD_LIMIT
-
-
-def test_dirty_pages_are_written_first_so_that_they_can_be_evicted(by_file, files, monkeypatch):
-    monkeypatch.setattr(page_cache, "PAUSES_S", (0.0,))
-    page_cache.evict(files)
     assert page_cache.residency(files) <= COLD_LIMIT
 
 
@@ -226,17 +221,17 @@ def test_sudo_runs_without_prompt_and_without_stdin(by_file, files, fake_sudo, t
     assert (tmp_path / "asked").read_text() == f"-n sh -c echo 3 > {page_cache.DROP_CACHES}\n"
 
 
-def test_sudo_that_needs_a_password_is_an_error(by_file, files, fake_sudo):
-    fake_sudo("echo 'sudo: a password is required' >&2; exit 1")
-    refused = kind("sudo-refused", found="sudo: a password is required")
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("echo 'sudo: a password is required' >&2; exit 1", "sudo: a password is required"),
+        ("exit 7", "refused"),
+    ],
+)
+def test_sudo_that_refuses_is_an_error_in_one_line(by_file, files, fake_sudo, script, found):
+    fake_sudo(script)
+    refused = kind("sudo-refused", found=found, hint=has("sudo -v"))
     with pytest.raises(ColdCacheUnavailable, check=refused) as caught:
-        page_cache.evict(files, sudo=True)
-    assert "sudo -v" in caught.value.hint
-
-
-def test_sudo_without_a_message_is_an_error_in_one_line(by_file, files, fake_sudo):
-    fake_sudo("exit 7")
-    with pytest.raises(ColdCacheUnavailable, check=kind("sudo-refused", found="refused")) as caught:
         page_cache.evict(files, sudo=True)
     assert "\n" not in str(caught.value)
 
@@ -307,10 +302,16 @@ def test_read_ahead_is_that_of_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rates", "times"),
-    [([9e9], [1.2]), ([0.4e9, 8e9], [1.2, 3]), ([0.4e9, 1e9, 1e9], [1.2, 3, 9]), ([None], [1.2])],
+    ("count", "rates", "times"),
+    [
+        (1 << 30, [9e9], [1.2]),
+        (1 << 30, [0.4e9, 8e9], [1.2, 3]),
+        (1 << 30, [0.4e9, 1e9, 1e9], [1.2, 3, 9]),
+        (1 << 30, [None], [1.2]),
+        (1 << 20, [0.1e9], [1.2]),  # of little data the rate is ignored
+    ],
 )
-def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, rates, times):
+def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, count, rates, times):
     requested, given = [], iter(rates)
 
     def prefault(count):
@@ -318,12 +319,5 @@ def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, rates, times):
         return next(given)
 
     monkeypatch.setattr(memory, "prefault", prefault)
-    assert memory.back_memory(1 << 30) == rates[0]
-    assert requested == [int(factor * (1 << 30)) for factor in times]
-
-
-def test_the_rate_of_little_data_is_ignored(monkeypatch):
-    requested = []
-    monkeypatch.setattr(memory, "prefault", lambda count: requested.append(count) or 0.1e9)
-    memory.back_memory(1 << 20)
-    assert len(requested) == 1
+    assert memory.back_memory(count) == rates[0]
+    assert requested == [int(factor * count) for factor in times]

@@ -7,12 +7,13 @@ import mmap
 import os
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from conftest import image_arrays, prepared
+from conftest import SAMPLES, image_arrays, prepared
 
 import iobench
 from iobench import Manifest
@@ -58,23 +59,60 @@ def test_an_index_is_built_once(dataset, walks):
     assert len(indexes(dataset)) == 1
 
 
-@pytest.mark.parametrize("dtype", ["S4", "U2", "V8", "f8", ">i8"])
-def test_an_index_of_another_dtype_is_built_again(dataset, walks, dtype):
-    expected, (path,) = offsets(dataset), indexes(dataset)
+def of_dtype(dtype, path):
+    """Write an index of another dtype, as from the same files."""
     header = msgspec.json.decode(path.read_bytes()[len(MAGIC) : mmap.PAGESIZE].strip())
-    hostile = {name: np.zeros(len(expected), dtype) for name in ("offset", "size")}
     with contextlib.closing(IndexFile(path.parent, "hostile")) as written:
-        assert written.append(hostile)
+        assert written.append({name: np.zeros(SAMPLES, dtype) for name in ("offset", "size")})
         assert written.finish(path, header["built_from"])
-    np.testing.assert_array_equal(offsets(dataset), expected)
-    assert len(walks) == 2
 
 
-def test_a_deleted_index_is_built_again(dataset, walks):
-    expected = offsets(dataset)
-    shutil.rmtree(dataset.root / index_cache.FOLDER)
-    np.testing.assert_array_equal(offsets(dataset), expected)
+def flipped(place, path):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x10
+    path.write_bytes(content)
+
+
+def replaced(old, new, path):
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new))
+
+
+def placed_at(offset, path):
+    content = path.read_bytes()
+    header = json.loads(content[len(MAGIC) : mmap.PAGESIZE])
+    header["arrays"][0]["offset"] = offset
+    start = MAGIC + json.dumps(header).encode()
+    path.write_bytes(start.ljust(mmap.PAGESIZE) + content[mmap.PAGESIZE :])
+
+
+def fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGES = {
+    "deleted": lambda path: shutil.rmtree(path.parent),
+    "a fifo": fifo,
+    **{f"of {dtype}": partial(of_dtype, dtype) for dtype in ("S4", "U2", "V8", "f8", ">i8")},
+    **{f"byte {at}": partial(flipped, at) for at in (0, 20, 60, 4096 + 100, 4096 + 8 * SAMPLES - 1)},
+    "another dtype in the header": partial(replaced, b'"<i8"', b'"<u8"'),
+    **{f"values at {offset}": partial(placed_at, offset) for offset in (-1, 10**30)},
+    **{
+        f"only {content[:9]}": lambda path, content=content: path.write_bytes(content)
+        for content in (b"", b"iobench index 1\n", b"\x80\x04", bytes(5000))
+    },
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_an_index_that_is_damaged_is_built_again_and_replaced(dataset, walks, damage):
+    expected, (path,) = offsets(dataset), indexes(dataset)
+    damage(path)
+    for _ in range(2):
+        np.testing.assert_array_equal(offsets(dataset), expected)
     assert len(walks) == 2
+    assert path.is_file()
 
 
 def test_an_index_of_changed_files_is_built_again(dataset, walks):
@@ -83,59 +121,6 @@ def test_an_index_of_changed_files_is_built_again(dataset, walks):
     os.utime(file)
     offsets(dataset)
     offsets(dataset)
-    assert len(walks) == 2
-
-
-@pytest.mark.parametrize("place", [0, 20, 60, 4096 + 100, -1])
-def test_a_damaged_index_is_built_again(dataset, walks, monkeypatch, place):
-    expected = offsets(dataset)
-    (path,) = indexes(dataset)
-    content = bytearray(path.read_bytes())
-    place = place if place >= 0 else 4096 + 8 * len(expected) - 1
-    content[place] ^= 0x10
-    path.write_bytes(content)
-    np.testing.assert_array_equal(offsets(dataset), expected)
-    assert len(walks) == 2
-
-
-def test_an_index_with_a_damaged_header_is_built_again(dataset, walks):
-    expected = offsets(dataset)
-    (path,) = indexes(dataset)
-    content = path.read_bytes()
-    assert b'"<i8"' in content
-    path.write_bytes(content.replace(b'"<i8"', b'"<u8"'))
-    np.testing.assert_array_equal(offsets(dataset), expected)
-    assert len(walks) == 2
-
-
-@pytest.mark.parametrize("offset", [-1, 10**30])
-def test_an_index_at_an_impossible_place_is_built_again(dataset, walks, offset):
-    expected, (path,) = offsets(dataset), indexes(dataset)
-    content = path.read_bytes()
-    header = json.loads(content[len(MAGIC) : mmap.PAGESIZE])
-    header["arrays"][0]["offset"] = offset
-    start = MAGIC + json.dumps(header).encode()
-    path.write_bytes(start.ljust(mmap.PAGESIZE) + content[mmap.PAGESIZE :])
-    np.testing.assert_array_equal(offsets(dataset), expected)
-    assert len(walks) == 2
-
-
-def test_a_fifo_in_place_of_an_index_is_replaced(dataset, walks):
-    expected = offsets(dataset)
-    (path,) = indexes(dataset)
-    path.unlink()
-    os.mkfifo(path)
-    np.testing.assert_array_equal(offsets(dataset), expected)
-    assert path.is_file()
-
-
-@pytest.mark.parametrize("content", [b"", b"iobench index 1\n", b"\x80\x04", bytes(5000)])
-def test_a_file_that_is_not_an_index_is_replaced(dataset, walks, content):
-    expected = offsets(dataset)
-    (path,) = indexes(dataset)
-    path.write_bytes(content)
-    np.testing.assert_array_equal(offsets(dataset), expected)
-    np.testing.assert_array_equal(offsets(dataset), expected)
     assert len(walks) == 2
 
 

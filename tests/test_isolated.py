@@ -159,15 +159,6 @@ def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, execut
     thread.join()
 
 
-@own_server
-def test_records_of_isolated_cases_are_marked(images, tmp_path):
-    result = iobench.run(images, options("native", "stream"), out=tmp_path / "r.jsonl")
-    assert not result.failures
-    assert len(result.records) == 4
-    assert all(one.case["isolated"] for one in result.records)
-    assert not children()
-
-
 def test_wrong_content_raises_the_same_error_as_in_this_process(own_images, executor):
     damage(own_images.files_of("npy")[0])
     errors = []
@@ -204,6 +195,7 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
     assert number.name in error.problem
     assert "\n" not in str(error)
     assert [one.case["loader"] for one in result.records].count("stream") == 3
+    assert all(one.case["isolated"] for one in result.records)
     assert not children()
 
 

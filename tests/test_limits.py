@@ -1,9 +1,11 @@
 """Hardware limits: their measurement, the lowest one of a case, and their display."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -200,12 +202,12 @@ def figures(monkeypatch):
     return Figures(monkeypatch)
 
 
-def warm(variant="npy", loader="native", device="cpu", **chosen):
-    return a_case(variant, loader, device=device, **chosen)
+def warm(variant="npy", loader="native", **chosen):
+    return a_case(variant, loader, **chosen)
 
 
-def cold(variant="npy", loader="native", device="cpu", **chosen):
-    return a_case(variant, loader, device=device, cache="cold", **chosen)
+def cold(variant="npy", **chosen):
+    return a_case(variant, chosen.pop("loader", "native"), cache="cold", **chosen)
 
 
 def lowest(result):
@@ -244,18 +246,37 @@ def test_samples_of_all_limits_take_a_tenth_of_the_time(figures, images, order, 
     assert 0.02 < took_s * len(figures.asked) / (figures.now - began) <= 0.1
 
 
-def test_a_warm_case_is_limited_by_the_page_cache(figures, images):
-    assert lowest(limit_of(images, warm())) == ("page cache", 8000)
-    assert set(figures.names()) == {"page cache"}
-
-
-@pytest.mark.parametrize(("order", "window_rows"), [("random", None), ("block", (64 << 20) // 776)])
-def test_a_warm_case_of_shuffled_rows_is_limited_by_gathers_of_such_rows(figures, images, order, window_rows):
-    figures.rates["gather"] = 6000
-    limits = sampled(images, warm(order=order))
-    assert lowest(limits.lowest_for(warm(order=order))) == ("gather", 6000)
-    gathers = [asked[2:4] for asked in figures.asked if asked[0] == "gather"]
-    assert set(gathers) == {(images.schema.sample_bytes, window_rows)}
+@pytest.mark.parametrize(
+    ("case", "rates", "free", "name"),
+    [
+        (warm(), {}, 0, "page cache"),
+        (warm(order="random"), {"gather": 6000}, 0, "gather"),
+        (warm(order="block"), {"gather": 6000}, 0, "gather"),
+        (warm(device="cuda"), {"host to device": 100}, 0, "host to device"),
+        (warm(device="cuda"), {"host to device": 20_000}, 0, "page cache"),
+        (cold(), {}, 10**9, "disk"),
+        (cold("lmdb"), {}, 10**9, "disk"),
+        (cold(order="random"), {}, 10**5, "disk, random"),  # less than the data
+        (cold(order="random"), {}, 10**9, "disk"),  # then it may be read in order and picked from memory
+        (cold(order="block"), {}, 10**5, "disk"),
+    ],
+)
+def test_the_slowest_resource_on_its_path_limits_a_case(
+    figures, images, monkeypatch, case, rates, free, name
+):
+    monkeypatch.setattr(memory, "free_memory", lambda: free)
+    figures.rates |= rates
+    result, measured = limit_of(images, case), set(figures.names())
+    stored = sum(file.stat().st_size for file in images.files_of(case.variant))
+    factor = images.schema.logical_bytes / stored if case.cache == "cold" else 1
+    assert lowest(result) == (name, pytest.approx(figures.rates[name] * factor))
+    medium = {"page cache"} if case.cache == "warm" else {name}
+    shuffled = {"gather"} if case.cache == "warm" and case.order != "sequential" else set()
+    assert measured - {"host to device"} == medium | shuffled
+    rows = [asked[2:4] for asked in figures.asked if asked[0] in ("gather", "disk, random")]
+    assert {size for size, _ in rows} <= {images.schema.sample_bytes}
+    if shuffled:
+        assert {rows for _, rows in rows} == {(64 << 20) // 776 if case.order == "block" else None}
 
 
 @pytest.fixture
@@ -315,19 +336,6 @@ def test_a_gather_takes_every_row_once_in_the_order_of_its_windows(file, monkeyp
     assert (np.diff(rows[:100]) != 1).any()
 
 
-def test_the_page_cache_is_measured_with_one_thread_and_with_all_cores_and_the_best_counts(
-    images, monkeypatch
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
-    rates = {1: 9e9, 6: 7e9}
-    monkeypatch.setattr(
-        hardware_limits,
-        "page_cache_read",
-        lambda file, size, slots, threads, s: Limit("c", "", rates[threads]),
-    )
-    assert limit_of(images, warm()).bytes_per_s == 9e9
-
-
 @pytest.mark.parametrize(
     ("loader", "batch_size", "slot_samples", "slots"),
     [
@@ -348,15 +356,6 @@ def test_the_page_cache_is_copied_into_what_the_loader_fills(
         assert (slot_bytes, number) == (slot_samples * images.schema.sample_bytes, slots)
 
 
-@pytest.mark.parametrize("variant", ["npy", "lmdb"])
-def test_a_cold_case_is_limited_by_the_disk_over_stored_bytes(figures, images, variant):
-    name, rate = lowest(limit_of(images, cold(variant)))
-    stored = sum(file.stat().st_size for file in images.files_of(variant))
-    assert name == "disk"
-    assert rate == pytest.approx(1000 * images.schema.logical_bytes / stored)
-    assert set(figures.names()) == {"disk"}
-
-
 def test_each_resource_has_one_limit_for_all_cases_of_a_run(figures, images):
     cases = [
         case
@@ -372,22 +371,23 @@ def test_each_resource_has_one_limit_for_all_cases_of_a_run(figures, images):
     assert stored == {8 * 10**9, 10**9}
 
 
-def test_the_limit_is_the_best_of_all_buffers_and_later_samples_use_the_best_method(images, monkeypatch, due):
+def test_the_limit_is_the_best_of_all_methods_and_later_samples_use_it(images, monkeypatch, due):
     small, large = warm(batch_size=7), warm(batch_size=50)
     asked = []
 
     def page_cache(file, size, slots, threads, seconds):
-        asked.append(size)
-        return Limit("page cache", f"{size}", 1e12 / size)
+        asked.append((size, threads))
+        return Limit("page cache", "", 1e12 / size / threads)
 
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
     monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
     known = sampled(images, small, large)
     sizes = [case.batch_size * images.schema.sample_bytes for case in (small, large)]
-    assert {asked.count(size) for size in sizes} == {2 * case_limits.FIRST_SAMPLES} or os.cpu_count() == 1
+    assert Counter(asked) == dict.fromkeys(itertools.product(sizes, (1, 6)), case_limits.FIRST_SAMPLES)
     assert known.lowest_for(large).bytes_per_s == known.lowest_for(small).bytes_per_s == 1e12 / min(sizes)
     asked.clear()
     known.sample()
-    assert asked == [min(sizes)]
+    assert asked == [(min(sizes), 1)]
 
 
 def test_a_machine_that_gets_slower_keeps_its_limit_and_has_a_lower_latest_sample(figures, images, due):
@@ -399,32 +399,6 @@ def test_a_machine_that_gets_slower_keeps_its_limit_and_has_a_lower_latest_sampl
         limit = known.lowest_for(case)
         seen.append((limit.bytes_per_s / 1e6, limit.now_bytes_per_s / 1e6))
     assert seen == [(8000, 8000), (8000, 2000), (9000, 9000)]
-
-
-@pytest.mark.parametrize(
-    ("order", "free", "expected"),
-    [
-        ("random", 10**5, "disk, random"),  # less than the data
-        ("random", 10**9, "disk"),  # then it may be read in order and picked from memory
-        ("sequential", 10**5, "disk"),
-        ("block", 10**5, "disk"),
-    ],
-)
-def test_random_reads_limit_only_what_does_not_fit_into_memory(
-    figures, images, monkeypatch, order, free, expected
-):
-    monkeypatch.setattr(memory, "free_memory", lambda: free)
-    result = limit_of(images, cold(order=order))
-    assert (result.name, set(figures.names())) == (expected, {expected})
-    if expected == "disk, random":
-        assert figures.asked[0][2] == images.schema.sample_bytes
-
-
-@pytest.mark.parametrize(("rate", "expected"), [(100, "host to device"), (20_000, "page cache")])
-def test_on_cuda_the_link_to_the_device_is_a_limit_too(figures, images, rate, expected):
-    figures.rates["host to device"] = rate
-    result = limit_of(images, warm(device="cuda"))
-    assert lowest(result) == (expected, figures.rates[expected])
 
 
 @pytest.mark.parametrize(
@@ -603,27 +577,26 @@ def test_limits_are_a_table_of_all_measurements(images, inside):
     assert str(images.root.parent) in done.stderr
 
 
-def test_limits_as_json_are_alone_on_stdout(images, inside):
+@pytest.mark.parametrize("direct", [True, False])
+def test_limits_as_json_are_alone_on_stdout_and_a_note_says_what_is_missing(images, inside, request, direct):
     require_disk(images.root)
+    if not direct:
+        request.getfixturevalue("no_direct_reads")
     done = show_limits(inside, images, "--device", "cpu", "--name", images.name, "--json")
     result = json.loads(done.stdout, parse_constant=pytest.fail)
     assert set(result) == {"limits", "notes"}
-    assert {one["name"] for one in result["limits"]} == set(MEASURES)
+    missing = set() if direct else {"disk, random"}
+    assert {one["name"] for one in result["limits"]} == set(MEASURES) - missing
     assert all(one["bytes_per_s"] > 0 for one in result["limits"])
-    assert len([one for one in result["limits"] if one["reads_per_s"]]) == 2
+    assert len([one for one in result["limits"] if one["reads_per_s"]]) == 2 * direct
+    assert any("past the page cache" in one["how"] for one in result["limits"]) == direct
     (note,) = result["notes"]
-    assert (note["kind"], set(note["values"])) == ("lower-cache", {"first_s", "second_s"})
+    if direct:
+        assert (note["kind"], set(note["values"])) == ("lower-cache", {"first_s", "second_s"})
+    else:
+        assert note["kind"] == "no-disk-limits"
+        assert note["message"].endswith("no O_DIRECT")
     assert str(images.root.parent) not in done.stderr
-
-
-def test_limits_without_direct_reads_have_a_note(images, inside, no_direct_reads):
-    done = show_limits(inside, images, "--device", "cpu", "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert not [one for one in result["limits"] if "past the page cache" in one["how"]]
-    (note,) = result["notes"]
-    assert note["kind"] == "no-disk-limits"
-    assert note["message"].endswith("no O_DIRECT")
 
 
 def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatch):

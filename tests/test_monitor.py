@@ -71,44 +71,27 @@ class FakeNvml:
         assert uuid == b"GPU-abc"
         return "handle"
 
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        return SimpleNamespace(gpu=50)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(used=12345)
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return 300_500  # milliwatts
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):
-        return 1410
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return 0x1 | 0x4  # idle, which is not throttling, and a power cap
-
-    def nvmlDeviceGetPciInfo(self, handle):
-        return SimpleNamespace(busId=b"00000000:65:00.0")
-
-    def nvmlSystemGetDriverVersion(self):
-        return "1.2.3"
-
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle):
-        return 1
-
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle):
-        return 4
-
     def nvmlDeviceGetCurrPcieLinkWidth(self, handle):
         raise self.NVMLError
 
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle):
-        return 16
+    def __getattr__(self, name):
+        return lambda *_: ANSWERS[name]
 
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
-        return 400_000
 
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
-        return 1980
+ANSWERS = {
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=50),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=12345),
+    "nvmlDeviceGetPowerUsage": 300_500,  # milliwatts
+    "nvmlDeviceGetClockInfo": 1410,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1 | 0x4,  # idle, which is not throttling, and a power cap
+    "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:65:00.0"),
+    "nvmlSystemGetDriverVersion": "1.2.3",
+    "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 4,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetEnforcedPowerLimit": 400_000,
+    "nvmlDeviceGetMaxClockInfo": 1980,
+}
 
 
 @pytest.fixture

@@ -216,23 +216,15 @@ def test_objects_without_versions_are_refused(opened, served):
     assert caught.value.kind == "no-versions"
 
 
-def short(content):
-    return content[:-1]
+DAMAGES = {
+    "short": lambda content: content[:-1],
+    "longer": lambda content: content + b"x",
+    "flipped": lambda content: bytes([content[0] ^ 1]) + content[1:],
+    "empty": lambda content: b"",
+}
 
 
-def longer(content):
-    return content + b"x"
-
-
-def flipped(content):
-    return bytes([content[0] ^ 1]) + content[1:]
-
-
-def empty(content):
-    return b""
-
-
-@pytest.mark.parametrize("damage", [short, longer, flipped, empty])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_piece_is_fetched_again(opened, served, content, tmp_path, damage):
     opened()("one", 0, SIZE)
     get = opened()

@@ -16,26 +16,14 @@ from iobench.results.parts import (
 
 def of_rank(rank, **timing):
     """Return what one of two ranks measured: each figure another one."""
-    part = PartialEpoch(batches=5, epoch_batches=50, epoch_s=10.0 + rank, epoch_samples=100.0)
     figures = {
-        "samples": 10,
-        "logical_bytes": 100,
-        "epochs_s": 3.0,
-        "own_s": 2.0 + rank,
-        "open_s": 0.1 * rank,
+        **{"samples": 10, "logical_bytes": 100, "epochs_s": 3.0, "own_s": 2.0 + rank, "open_s": 0.1 * rank},
+        **{"first_batch_s": 0.5 + rank, "wait_s": 1.0 + rank, "wait_p50_s": 0.1, "wait_p99_s": 0.3 * rank},
+        "stages": {"read": 1.0 + rank},
+        "partial": PartialEpoch(batches=5, epoch_batches=50, epoch_s=10.0 + rank, epoch_samples=100.0),
     }
-    waits = {"open_s": 0.1 * rank, "first_batch_s": 0.5 + rank, "wait_s": 1.0 + rank, "wait_p50_s": 0.1}
     return Measured(
-        timing=TimingPart(
-            **{
-                **figures,
-                **waits,
-                "wait_p99_s": 0.3 * rank,
-                "stages": {"read": 1.0 + rank},
-                "partial": part,
-                **timing,
-            }
-        ),
+        timing=TimingPart(**{**figures, **timing}),
         processor=ProcessorPart(cpu_s=2.0, major_faults=3, cpu_speed_per_s=1.0 + rank, suspended_s=rank),
         disk=DiskPart(read_bytes=7, opening_bytes=1 if rank else None, device_read_bytes=9),
         memory=MemoryPart(peak_bytes=11),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kinds import kind as error_kind
 
 import iobench
-from iobench.base.errors import InvalidSettings, LoaderFailed
+from iobench.base.errors import LoaderFailed
 from iobench.bench.case_grid import cases_of
 from iobench.bench.epoch import COLLECTED_S, RoundSpec, epoch_request, measure
 from iobench.bench.options import RunOptions
@@ -133,23 +133,38 @@ def test_a_round_delivers_the_rows_of_its_part(images, name, kind):
     assert len({rows[0] for rows in parts}) > 5, "each round has a part of its own"
 
 
-@pytest.mark.parametrize(("limit_s", "cut"), [(0.02, True), (600.0, False), (np.inf, False)])
-def test_an_epoch_that_is_no_longer_than_a_part_is_cut_off_too(images, limit_s, cut):
-    job = Job(images.opener("npy"), Order("random", 29))
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """A dataset of 203 samples whose loader has an order of its own."""
+    source, folder = iobench.Synthetic(203 * 4, (4,)), tmp_path_factory.mktemp("shards")
+    return iobench.prepare(source, ["webdataset"], data_dir=folder)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_s", "cut"),
+    [
+        *(("native", limit_s, cut) for limit_s, cut in ((0.02, True), (600.0, False), (np.inf, False))),
+        *(("webdataset", limit_s, cut) for limit_s, cut in ((0.02, True), (600.0, False))),
+    ],
+)
+def test_an_epoch_that_is_no_longer_than_a_part_is_cut_off_too(images, shards, name, limit_s, cut):
+    opener = images.opener("npy") if name == "native" else shards.opener(name)
     spec = RoundSpec(3, lambda batch: time.sleep(0.02), 0.0, batches=1000, limit_s=limit_s)
-    partial = measure(loaders.parse("native").on("cpu"), job, CPU, spec).timing.partial
-    assert (partial is not None) == cut
-    if partial is not None:
-        assert partial.short
+    timing = measure(loaders.parse(name).on("cpu"), Job(opener, Order("random", 29)), CPU, spec).timing
+    partial = timing.partial
+    assert (partial is not None and partial.short) == cut == (timing.samples < 203)
+    if name == "native" and cut:
         assert partial.batches < partial.epoch_batches == 7
         assert partial.epoch_s > 7 * 0.02
 
 
-@pytest.mark.parametrize("variant", ["npy"])
-def test_records_say_what_part_a_round_was_and_their_case_has_its_own_key(images, tmp_path, variant):
-    options = RunOptions(
-        format=(variant,), loader=("native",), batch_size=(BATCH,), rounds="2", limits=False, max_batches=10
-    )
+def parted(name, loader, rounds="1", **chosen):
+    """Return options of a run whose rounds are parts of an epoch."""
+    return RunOptions(format=(name,), loader=(loader,), rounds=rounds, limits=False, **chosen)
+
+
+def test_records_say_what_part_a_round_was_and_their_case_has_its_own_key(images, tmp_path):
+    options = parted("npy", "native", rounds="2", batch_size=(BATCH,), max_batches=10)
     result = run(images, options, out=tmp_path / "r.jsonl")
     one = record_file.read(result.path)[0][0]
     samples = images.schema.samples
@@ -159,24 +174,15 @@ def test_records_say_what_part_a_round_was_and_their_case_has_its_own_key(images
     assert cell.endswith("%")
     assert one.epochs == one.timing.samples / samples
     assert one.samples_per_s == pytest.approx(samples / one.epoch_s)
-    whole = cases_of(images, RunOptions(format=(variant,), loader=("native",)), ["cpu"])[0]
+    whole = cases_of(images, parted("npy", "native"), ["cpu"])[0]
     assert "max_batches" not in whole.facets
     assert one.settings_key != whole.key
     assert json.loads(result.path.read_text().splitlines()[0])["timing"]["partial"]["epoch_batches"] == 102
 
 
-def test_a_loader_with_an_order_of_its_own_is_cut_at_the_end_of_the_window(tmp_path):
-    source = iobench.Synthetic(203 * 4, (4,))
-    dataset = iobench.prepare(source, ["webdataset"], data_dir=tmp_path)[0]
-    options = RunOptions(
-        format=("webdataset",),
-        loader=("webdataset",),
-        batch_size=(BATCH,),
-        rounds="1",
-        limits=False,
-        max_batches=10,
-    )
-    (one,) = run(dataset, options, out=tmp_path / "r.jsonl").records
+def test_a_loader_with_an_order_of_its_own_is_cut_at_the_end_of_the_window(shards, tmp_path):
+    options = parted("webdataset", "webdataset", batch_size=(BATCH,), max_batches=10)
+    (one,) = run(shards, options, out=tmp_path / "r.jsonl").records
     assert one.timing.samples == one.timing.epochs * BATCH * (2 + 10)  # a lead and the window
     assert one.timing.partial.batches == one.timing.epochs * (2 + 10)
     (cell,) = dict(columns.metric_columns(summarise([one]).cases))["part"]
@@ -184,15 +190,9 @@ def test_a_loader_with_an_order_of_its_own_is_cut_at_the_end_of_the_window(tmp_p
 
 
 def test_an_epoch_that_is_not_longer_than_a_part_is_measured_as_a_whole(images, tmp_path):
-    options = RunOptions(format=("npy",), loader=("native",), rounds="1", limits=False, max_batches=100)
-    (one,) = run(images, options, out=tmp_path / "r.jsonl").records
+    (one,) = run(images, parted("npy", "native", max_batches=100), out=tmp_path / "r.jsonl").records
     assert one.timing.partial is None
     assert one.epochs == one.timing.epochs
-
-
-def test_no_batches_are_refused():
-    with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem="--max-batches", found=0)):
-        iobench.RunOptions(max_batches=0)
 
 
 def test_parts_are_drawn_from_the_whole_dataset_and_differ_from_round_to_round():
@@ -210,16 +210,6 @@ def test_parts_are_drawn_from_the_whole_dataset_and_differ_from_round_to_round()
                 assert own == list(range(own[0], own[0] + len(own)))
         assert len(starts) > 40
         assert max(rows) - min(rows) > 0.9 * samples
-
-
-@pytest.mark.parametrize(("limit_s", "cut"), [(0.02, True), (600.0, False)])
-def test_so_is_one_of_a_loader_with_an_order_of_its_own(tmp_path, limit_s, cut):
-    dataset = iobench.prepare(iobench.Synthetic(203 * 4, (4,)), ["webdataset"], data_dir=tmp_path)[0]
-    job = Job(dataset.opener("webdataset"), Order("random", 29))
-    spec = RoundSpec(3, lambda batch: time.sleep(0.02), 0.0, batches=1000, limit_s=limit_s)
-    timing = measure(loaders.parse("webdataset").on("cpu"), job, CPU, spec).timing
-    assert (timing.partial is not None and timing.partial.short) == cut
-    assert (timing.samples < 203) == cut
 
 
 @pytest.mark.parametrize("delivered", [1, 5, 10, 13])

@@ -143,12 +143,8 @@ class TestBudget:
         clock.now = 11.0
         assert (budget.left(), budget.sub(5.0).left(), budget.over) == (0.0, 0.0, True)
 
-    def test_it_counts_from_the_start_of_the_command(self):
-        clock = Clock()
-        clock.now = 7.0
-        assert Budget(10.0, began=2.0, clock=clock).left() == 5.0
-
-    def test_without_a_limit_it_never_ends(self):
+    def test_it_counts_from_the_start_of_the_command_and_never_ends_without_a_limit(self):
+        assert Budget(10.0, began=2.0, clock=lambda: 7.0).left() == 5.0
         assert Budget().share(0.3).left() == math.inf
 
 
@@ -223,10 +219,8 @@ class TestEqualShares:
         done = simulated(EqualShares(FixedRounds(50)), same("a", "b"), seconds=20.0)
         assert done.ended == 20.0
         assert done.rounds("a") == list(range(1, 10))
-        assert (done.note.kind, done.note.values["rounds"], done.note.values["planned"]) == (
-            *("max-time-reached", 9),
-            50,
-        )
+        note, values = done.note, done.note.values
+        assert (note.kind, values["rounds"], values["planned"]) == ("max-time-reached", 9, 50)
 
     def test_the_first_case_is_measured_and_cut_whatever_the_time(self):
         done = simulated(EqualShares(FixedRounds(3)), same("a", "b", "c", proof_s=100.0), seconds=10.0)
@@ -262,9 +256,8 @@ class TestEqualShares:
         assert noisy.ended == 40.0
 
     def test_a_decision_drops_what_is_behind_after_a_round(self):
-        contexts = {}
         speeds = {"a": Speed(rate=100.0), "b": Speed(rate=20.0), "c": Speed(rate=99.0)}
-        done = simulated(EqualShares(UntilDecided(contexts)), speeds, seconds=1e4)
+        done = simulated(EqualShares(UntilDecided({})), speeds, seconds=1e4)
         assert done.dropped == {"b": BEHIND}
         assert done.rounds("b") == [1, 2, 3]
         assert done.note is None
@@ -332,17 +325,27 @@ class TestSuccessiveHalving:
         done = simulated(SuccessiveHalving(600.0, proofs_s=60.0), same("a", "b"), seconds=1e4)
         assert len(done.rounds("a")) == stats.PAIRED_ROUNDS
 
-    def test_the_default_and_one_rival_are_verified_whatever_the_time_for_it(self):
-        done = simulated(SuccessiveHalving(5.0, proofs_s=10.0), same(*"abcd", proof_s=15.0), seconds=100.0)
-        assert done.verified() == ["a", "b"]
-        assert done.late == ["c", "d"]
-        assert (done.rounds("a")[0], done.rounds("b")[0]) == (1, 1)
-
-    def test_a_verification_that_takes_the_time_of_the_rounds_is_cancelled(self):
-        speeds = same(*"abcd", proof_s=6.0, round_s=0.0)
-        done = simulated(SuccessiveHalving(10.0, rounds=1, proofs_s=12.0), speeds, seconds=100.0)
-        assert done.verified() == ["a", "b", "c"]
-        assert done.late == ["c", "d"]
+    @pytest.mark.parametrize(
+        ("race", "speeds", "verified", "late"),
+        [
+            # the default and one rival are verified whatever the time for it
+            (SuccessiveHalving(5.0, proofs_s=10.0), same(*"abcd", proof_s=15.0), "ab", "cd"),
+            # a verification that takes the time of the rounds is cancelled
+            (SuccessiveHalving(10.0, 1, 12.0), same(*"abcd", proof_s=6.0, round_s=0.0), "abc", "cd"),
+            # a slow default leaves time for quick cases
+            (
+                SuccessiveHalving(10.0),
+                {"a": Speed(0.1, 50.0), **same(*"bcd", proof_s=0.1, round_s=0.1)},
+                "abcd",
+                "",
+            ),
+            (SuccessiveHalving(5.0, 1, 20.0), {"a": Speed(20.0), **same(*"bcd", round_s=0.0)}, "abcd", ""),
+        ],
+    )
+    def test_what_there_is_time_to_verify(self, race, speeds, verified, late):
+        done = simulated(race, speeds, seconds=100.0)
+        assert (done.verified(), done.late) == (list(verified), list(late))
+        assert all(done.rounds(name)[0] == 1 for name in set(verified) - set(late))
 
     def test_while_fewer_than_two_are_right_others_are_tried_until_the_end(self):
         speeds = same(*"abcdef", proof_s=5.0)
@@ -355,13 +358,6 @@ class TestSuccessiveHalving:
         speeds = same("a", "b", proof_s=6.0)
         done = simulated(SuccessiveHalving(8.0, rounds=3, proofs_s=proofs_s), speeds, seconds=100.0)
         assert done.rounds("a") == rounds
-
-    def test_a_slow_default_leaves_time_for_quick_cases(self):
-        speeds = {"slow": Speed(0.1, 50.0), **same(*"bcd", proof_s=0.1, round_s=0.1)}
-        assert simulated(SuccessiveHalving(10.0), speeds, seconds=100.0).late == []
-        verified_slowly = {"slow": Speed(20.0), **same(*"bcd", round_s=0.0)}
-        race = SuccessiveHalving(5.0, rounds=1, proofs_s=20.0)
-        assert simulated(race, verified_slowly, seconds=100.0).late == []
 
     def test_the_very_first_round_leaves_half_of_the_time_to_its_rivals(self):
         done = simulated(SuccessiveHalving(10.0, rounds=2), same("a", "b", round_s=6.0), seconds=100.0)
@@ -445,7 +441,5 @@ class TestRuns:
         assert lines[-2].endswith(" 3.00 s")  # of --max-time
         assert "1 of 500" in lines[-1]
         (note,) = result.notes
-        assert (note.kind, note.values["rounds"], note.values["planned"]) == (
-            *("max-time-reached", len(result.records)),
-            500,
-        )
+        found = note.kind, note.values["rounds"], note.values["planned"]
+        assert found == ("max-time-reached", len(result.records), 500)

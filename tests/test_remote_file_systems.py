@@ -41,19 +41,16 @@ def mounted(tmp_path, monkeypatch):
     return mount
 
 
-@pytest.mark.parametrize("file_system", ["nfs4", "nfs", "cifs", "lustre", "fuse", "fuse.sshfs", "9p"])
+REMOTE = ("nfs4", "nfs", "cifs", "lustre", "fuse", "fuse.sshfs", "9p")
+LOCAL = ("btrfs", "overlay", "zfs", "tmpfs", "fuseblk")  # without a device of their own
+
+
+@pytest.mark.parametrize("file_system", [*REMOTE, *LOCAL])
 def test_network_and_user_space_file_systems_are_remote(tmp_path, mounted, file_system):
-    mounted(file_system)
-    assert machine_info.is_remote(tmp_path / "data")
-    assert machine_info.describe_disk(tmp_path).remote
-
-
-@pytest.mark.parametrize("file_system", ["btrfs", "overlay", "zfs", "tmpfs", "fuseblk"])
-def test_local_file_systems_without_a_device_of_their_own_are_not(tmp_path, mounted, file_system):
     mounted(file_system, "rw,lowerdir=/a:/b")
-    assert not machine_info.is_remote(tmp_path)
-    described = machine_info.describe_disk(tmp_path)
-    assert (described.remote, described.mount_options) == (False, "")
+    described, remote = machine_info.describe_disk(tmp_path), file_system in REMOTE
+    assert machine_info.is_remote(tmp_path / "data") == described.remote == remote
+    assert described.mount_options == ("rw" if remote else "")
 
 
 def test_mount_options_are_recorded_without_paths_addresses_and_names(tmp_path, mounted):

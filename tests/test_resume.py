@@ -154,16 +154,12 @@ def test_other_cases_are_refused(tmp_path):
 
 
 def test_records_without_a_plan_are_refused(cut):
-    lines = [json.loads(line) for line in cut.read_text().splitlines()]
-    for line in lines:
-        line["plan"] = None
-    cut.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(RecordError, check=kind("no-plan", path=cut)):
-        interrupted_run(cut)
-    lines[0]["plan"] = {"run": {"rounds": 3}}
-    cut.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(RecordError, check=kind("invalid-plan", path=cut)):
-        interrupted_run(cut)
+    first, *others = map(json.loads, cut.read_text().splitlines())
+    for plan, name in ((None, "no-plan"), ({"run": {"rounds": 3}}, "invalid-plan")):
+        first["plan"] = plan
+        cut.write_text("".join(json.dumps(line) + "\n" for line in (first, *others)))
+        with pytest.raises(RecordError, check=kind(name, path=cut)):
+            interrupted_run(cut)
 
 
 def test_the_command_resumes_by_name_and_takes_no_other_option(images, inside, monkeypatch):

@@ -1,5 +1,6 @@
 """Runs in one process: records, cases, failures, and refused options."""
 
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -9,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import damage
+from conftest import complaint, damage
 from kinds import kind
 
 import iobench
@@ -99,12 +100,8 @@ def test_records_hold_what_was_measured(images, measure, monkeypatch):
 
 
 def test_records_are_in_the_file_as_each_round_ends(images, measure, tmp_path):
-    lines = []
-
-    def count(made):
-        lines.append(len((tmp_path / "records.jsonl").read_text().splitlines()))
-
-    result = measure(images, rounds=3, on_record=count)
+    out, lines = tmp_path / "records.jsonl", []
+    result = measure(images, rounds=3, on_record=lambda made: lines.append(out.read_text().count("\n")))
     assert lines == [1, 2, 3]
     assert [one.round for one in record_file.read(result.path)[0]] == [1, 2, 3]
 
@@ -124,19 +121,14 @@ def test_the_loader_s_own_settings_stay_out_of_other_cases(images, measure):
 
 
 def test_lists_make_cases_of_valid_combinations(images, measure):
-    result = measure(
-        images,
-        ["npy"],
-        ["dataloader", "stream"],
-        loader_options={"num_workers": (0, 1), "prefetch_factor": (3,)},
-    )
+    given = {"num_workers": (0, 1), "prefetch_factor": (3,)}
+    result = measure(images, ["npy"], ["dataloader", "stream"], loader_options=given)
     (note,) = result.notes
     assert (note.kind, note.values) == ("skipped", {"reason": "invalid-options"})
     assert "prefetch_factor" in note.message
     assert {str(label) for label in result.labels.values()} == {"npy · dataloader", "npy · stream"}
-    result = measure(
-        images, ["npy"], ["dataloader:fetch=batch", "dataloader"], loader_options={"fetch": ("sample",)}
-    )
+    words = ["dataloader:fetch=batch", "dataloader"]
+    result = measure(images, ["npy"], words, loader_options={"fetch": ("sample",)})
     assert {case.facets["options"]["fetch"] for case in result.cases} == {"batch", "sample"}
     assert len(result.cases) == 2
 
@@ -144,7 +136,7 @@ def test_lists_make_cases_of_valid_combinations(images, measure):
 def test_a_grid_has_every_combination_once(images, measure, tmp_path):
     asked = RunOptions(
         ("npy",),
-        ("native", "stream"),
+        ("native", "stream", "native"),  # a case named twice is measured once
         device=("cpu",),
         order=("sequential", "random", "block"),
         batch_size=(32, 64),
@@ -170,21 +162,26 @@ def test_loaders_are_measured_with_default_and_recommended_options(images):
     }
 
 
-def test_a_case_named_twice_is_measured_once(images, measure):
-    assert len(measure(images, ["npy", "npy"], ["native", "native"]).records) == 1
-
-
 @pytest.mark.parametrize("name", DEFAULT_FORMATS)
-def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
-    largest = max(own_images.files_of(name), key=lambda path: path.stat().st_size)
-    damage(largest)
-    other = "npy" if name != "npy" else "lmdb"
-    result = measure(own_images, [name, other])
-    assert set(labels(result)) == {f"{other} · native"}
-    ((key, error),) = result.failures.items()
-    assert str(result.labels[key]) == f"{name} · native"
-    assert "\n" not in str(error)
-    assert error.hint == REPREPARE
+def test_wrong_content_is_a_failure_and_never_timed(own_images, inside, tmp_path, name):
+    damage(max(own_images.files_of(name), key=lambda path: path.stat().st_size))
+    other, out = "npy" if name != "npy" else "lmdb", tmp_path / "r.jsonl"
+    chosen = ("--format", name, "--format", other, "--loader", "native", "--device", "cpu", "--rounds", 1)
+    done = inside("run", "--data-dir", own_images.root.parent, *chosen, "--out", out)
+    line = complaint(done, 1)
+    assert f"{name} · native" in line
+    assert REPREPARE in line
+    assert other in done.stdout
+    assert {one.case["format"] for one in record_file.read(out)[0]} == {other}
+
+
+def test_cases_that_read_the_same_wrong_data_fail_together(own_images, measure):
+    """The data are read again for the first of them, and no other is verified."""
+    damage(own_images.files_of("npy")[0])
+    result = measure(own_images, ["npy", "lmdb"], ["native", "dataloader"])
+    first, second = result.failures.values()
+    assert first is second
+    assert {one.case["format"] for one in result.records} == {"lmdb"}
 
 
 @pytest.mark.parametrize("harm", [lambda path: os.truncate(path, 100), Path.unlink])
@@ -197,38 +194,23 @@ def test_a_truncated_or_missing_file_fails_its_cases_and_no_other(own_images, me
     assert all(error.path == str(path) for error in result.failures.values())
 
 
-@pytest.mark.parametrize("mode", ["warm", "cold"])
-def test_a_file_that_vanishes_between_rounds_fails_its_case(by_file, own_images, measure, mode):
-    def remove(made):
-        own_images.files_of("npy")[0].unlink(missing_ok=True)
-
-    result = measure(own_images, ["npy", "lmdb"], rounds=3, cache=mode, on_record=remove)
-    assert labels(result).count("lmdb · native") == 3
-    assert [str(result.labels[key]) for key in result.failures] == ["npy · native"]
-
-
-def test_a_file_that_is_rewritten_makes_its_case_invalid(own_images, measure):
-    """Its size, and the content that was verified, are as before."""
+@pytest.mark.parametrize(
+    ("mode", "harm", "cause"),
+    [
+        *((mode, lambda path: path.unlink(missing_ok=True), "missing-file") for mode in ("warm", "cold")),
+        ("warm", lambda path: path.write_bytes(path.read_bytes()), "changed"),  # its size is as before
+    ],
+)
+def test_a_file_that_vanishes_or_is_rewritten_between_rounds_fails_its_case(
+    by_file, own_images, measure, mode, harm, cause
+):
     file = own_images.files_of("npy")[0]
-    result = measure(
-        own_images, ["npy", "lmdb"], rounds=3, on_record=lambda made: file.write_bytes(file.read_bytes())
-    )
+    result = measure(own_images, ["npy", "lmdb"], rounds=3, cache=mode, on_record=lambda made: harm(file))
     assert labels(result).count("lmdb · native") == 3
     ((key, error),) = result.failures.items()
     assert str(result.labels[key]) == "npy · native"
-    assert kind("changed", path=file)(error)
+    assert kind(cause, path=file)(error)
     assert {one.case["format"] for one in result.valid_records} == {"lmdb"}
-
-
-def test_an_interrupt_keeps_what_was_measured(images, measure):
-    def interrupt(made):
-        if made.round == 2:
-            raise KeyboardInterrupt
-
-    result = measure(images, rounds=9, on_record=interrupt)
-    assert result.interrupted
-    assert [one.round for one in result.records] == [1, 2]
-    assert record_file.read(result.path)[0] == result.records
 
 
 @pytest.mark.parametrize(
@@ -273,12 +255,9 @@ def test_processor_time_of_workers_counts(images):
 @pytest.mark.parametrize(
     "word",
     [
-        "dataloader:fetch=all",
-        "dataloader:num_workers=-1",
         "dataloader:num_workers=9999",
         "dataloader:num_workers=1,start_method=teleport",
         "dataloader:num_workers=1,prefetch_factor=0",
-        "dataloader:prefetch_factor=2",
         "dataloader:start_method=fork",
         "dataloader:persistent_workers=yes",
         "stream:threads=0",
@@ -350,22 +329,19 @@ def test_a_case_with_another_loss_fails_and_its_records_are_invalid(images, meas
         assert "\n" not in str(error)
 
 
-def test_records_are_kept_when_the_cache_cannot_be_made_cold_any_more(by_file, images, measure, monkeypatch):
-    held = []
+def test_records_are_kept_when_the_cache_cannot_be_made_cold_any_more(by_file, images, measure):
+    with contextlib.ExitStack() as held:
 
-    def hold(made):
-        if made.round == 2:
-            file = open(images.files_of("npy")[0], "rb")  # noqa: SIM115
-            held.append((file, page_cache.mmap.mmap(file.fileno(), 0, prot=1)))
-            sum(held[0][1][:: page_cache.PAGE])
+        def hold(made):
+            if made.round == 2:
+                file = held.enter_context(open(images.files_of("npy")[0], "rb"))
+                mapped = held.enter_context(page_cache.mmap.mmap(file.fileno(), 0, prot=1))
+                sum(mapped[:: page_cache.PAGE])
 
-    result = measure(images, rounds=5, cache="cold", on_record=hold)
+        result = measure(images, rounds=5, cache="cold", on_record=hold)
     assert isinstance(result.stopped, ColdCacheUnavailable)
     assert result.as_dict()["stopped"]["kind"] == result.stopped.kind
     assert [one.round for one in result.records] == [1, 2]
-    for file, mapped in held:
-        mapped.close()
-        file.close()
 
 
 def test_names_of_host_and_disk_that_are_not_utf8_are_recorded_and_read_back(images, monkeypatch, tmp_path):

@@ -146,27 +146,14 @@ if __name__ == "__main__":
         child.kill()
 
 
-@pytest.fixture
-def group():
+def test_a_group_limits_the_memory_of_its_members_and_is_gone_afterwards():
     try:
         with memory_group(64 << 20) as group:
-            yield group
+            assert run_in_subprocess(filling, str(group), 1 << 20, limit_s=SOON_S).value == 1 << 20
+            assert "SIGKILL" in run_in_subprocess(filling, str(group), 200 << 20, limit_s=SOON_S).failure
     except PermissionError as error:
         pytest.skip(f"memory cannot be limited here: {error}")
-
-
-def test_a_group_limits_the_memory_of_its_members(group):
-    assert run_in_subprocess(filling, str(group), 1 << 20, limit_s=SOON_S).value == 1 << 20
-    assert "SIGKILL" in run_in_subprocess(filling, str(group), 200 << 20, limit_s=SOON_S).failure
-
-
-def test_a_group_is_gone_afterwards():
-    try:
-        with memory_group(64 << 20) as made:
-            assert made.is_dir()
-    except PermissionError as error:
-        pytest.skip(str(error))
-    assert not made.exists()
+    assert not group.exists()
 
 
 def test_the_reason_why_no_group_can_be_made(monkeypatch, tmp_path):

@@ -32,13 +32,6 @@ from iobench.studies._claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Cl
 from iobench.studies._rounds import RoundResult, interleave, timed
 from iobench.studies._study import Reference, scratch
 
-# claims, without what is in parentheses
-DEADLOCK = "The background generator deadlocks together with workers"
-FORKS = "HDF5 is vulnerable when read in parallel"
-
-
-ITERATED = (iteration.DATASET, iteration.BATCHED, iteration.SLICED, iteration.FILLED, iteration.BUILT)
-
 
 def rounds(seconds, spread=0.001):
     return [seconds * (1 + spread * step) for step in (-2, -1, 0, 1, 2)]
@@ -141,45 +134,57 @@ def test_a_result_names_the_data_and_quick_sizes():
     assert untimed.with_sizes(quick=True) == untimed
 
 
-def test_a_reference_names_known_and_unknown_fields():
-    assert str(Reference("T", "author", 2019)) == "“T”, author, 2019"
-    for reference, missing in (
-        (Reference("T", "author", 2019), ["address"]),
-        (Reference("T", "author"), ["year", "address"]),
-        (Reference("T", "author", 2019, "a library"), []),
-    ):
-        assert reference.unknown == " and ".join(missing)
+@pytest.mark.parametrize(
+    ("reference", "shown", "unknown"),
+    [
+        (Reference("T", "author", 2019), "“T”, author, 2019", "address"),
+        (Reference("T", "author"), "“T”, author", "year and address"),
+        (Reference("T", "author", 2019, "a library"), "“T”, author, 2019, a library", ""),
+    ],
+)
+def test_a_reference_names_known_and_unknown_fields(reference, shown, unknown):
+    assert (str(reference), reference.unknown) == (shown, unknown)
 
 
-def verdicts(study, figures):
-    return [result.verdict for result in study.STUDY.evaluate(figures)]
+LETTERS = {REPRODUCED: "r", NOT_REPRODUCED: "n", INCONCLUSIVE: "i"}
 
 
-def test_tensordataset_has_either_verdict():
-    def found(by_sample_s, by_batch_s, own, collate, calls=100):
-        seconds = {tensordataset.BY_SAMPLE: rounds(by_sample_s), tensordataset.BY_BATCH: rounds(by_batch_s)}
-        figures = {"calls": calls, "rows": 100, "shares": {"__getitem__": own, "collate": collate}}
-        return verdicts(tensordataset, Measurements(seconds, figures=figures))
-
-    assert found(5, 1, [0.7, 0.6], [0.2, 0.3]) == [REPRODUCED] * 4
-    assert found(1, 5, [0.2, 0.3], [0.01, 0.02], calls=1) == [NOT_REPRODUCED] * 4
-    swinging = [REPRODUCED, INCONCLUSIVE, INCONCLUSIVE, REPRODUCED]
-    assert found(5, 1, [0.49, 0.63], [0.09, 0.4]) == swinging
-    assert found(0.04, 0.001, [0.7, 0.6], [0.2, 0.3])[-1] == INCONCLUSIVE, "epochs are too short"
+def verdicts(study, measured):
+    """Return the verdicts on a study's claims, a letter for each."""
+    return "".join(LETTERS[result.verdict] for result in study.STUDY.evaluate(measured))
 
 
-def test_dataloader_indexing_has_either_verdict():
+def tensors(by_sample_s, by_batch_s, own, collate, calls=100):
+    seconds = {tensordataset.BY_SAMPLE: rounds(by_sample_s), tensordataset.BY_BATCH: rounds(by_batch_s)}
+    figures = {"calls": calls, "rows": 100, "shares": {"__getitem__": own, "collate": collate}}
+    return Measurements(seconds, figures=figures)
+
+
+def indexing(by_sample, tuned, indexed, remedies, spread=0.001):
     one = dataloader_indexing
-    remedies = (one.BY_BATCHES, one.BY_GETITEMS, *one.FROM_FILE)
-    slow = {one.BY_SAMPLE: rounds(40), one.TUNED: rounds(36), one.INDEXED: rounds(1)}
-    held = verdicts(one, Measurements({**slow, **{name: rounds(2) for name in remedies}}))
-    assert held == [REPRODUCED] * 4
-    quick = {one.BY_SAMPLE: rounds(5), one.TUNED: rounds(1), one.INDEXED: rounds(1)}
-    missed = verdicts(one, Measurements({**quick, **{name: rounds(6) for name in remedies}}))
-    assert missed == [NOT_REPRODUCED] * 4
-    between = {**slow, one.INDEXED: rounds(4, 0.1), one.TUNED: rounds(20, 0.1)}
-    undecided = verdicts(one, Measurements({**between, **{name: rounds(2) for name in remedies}}))
-    assert undecided[:2] == [INCONCLUSIVE] * 2
+    seconds = dict.fromkeys((one.BY_BATCHES, one.BY_GETITEMS, *one.FROM_FILE), rounds(remedies))
+    seconds |= {one.TUNED: rounds(tuned, spread), one.INDEXED: rounds(indexed, spread)}
+    return Measurements({**seconds, one.BY_SAMPLE: rounds(by_sample)})
+
+
+def pieces(few, many):
+    """Return rounds of each method with 2, 8 and 32 pieces; torch.cat takes 1 s."""
+    names, by_count = (preallocation.CAT, preallocation.TD_CAT, preallocation.FILL), {2: few, 32: many}
+    seconds = {
+        f"{name}, {count} pieces": rounds(by_count.get(count, (1, 1, 1))[place])
+        for count in (2, 8, 32)
+        for place, name in enumerate(names)
+    }
+    return Measurements(seconds, figures={"counts": [2, 8, 32]})
+
+
+ITERATED = (iteration.DATASET, iteration.BATCHED, iteration.SLICED, iteration.FILLED, iteration.BUILT)
+
+
+def iterated(*seconds, resident=0.0, gpu=False):
+    names = (*ITERATED, iteration.LAZY, *((iteration.GPU_DATASET, iteration.GPU_SLICED) if gpu else ()))
+    given = {name: rounds(seconds[n % len(seconds)]) for n, name in enumerate(names)}
+    return Measurements(given, figures={"lazy_residency": resident, "gpu": gpu})
 
 
 def only(seconds, default=1.0):
@@ -187,100 +192,28 @@ def only(seconds, default=1.0):
 
     class Rounds(dict):
         def __missing__(self, name):
-            return rounds(next((s for part, s in seconds.items() if part == name), default))
+            return rounds(seconds.get(name, default))
 
     return Rounds()
 
 
-def pieces(few, many):
-    """Return rounds of each method with 2, 8 and 32 pieces; torch.cat takes 1 s."""
-    names = (preallocation.CAT, preallocation.TD_CAT, preallocation.FILL)
-    seconds = {f"{name}, 2 pieces": rounds(value) for name, value in zip(names, few, strict=True)}
-    seconds |= {f"{name}, 8 pieces": rounds(1) for name in names}
-    seconds |= {f"{name}, 32 pieces": rounds(value) for name, value in zip(names, many, strict=True)}
-    return Measurements(seconds, figures={"counts": [2, 8, 32]})
+def row(number, share, cuda=False):
+    """Return the contender of a row of the table of settings at a share of the data."""
+    return settings.label_at(settings.TABLE[number].on("cuda" if cuda else "cpu").label, share)
 
 
-def test_preallocation_has_either_verdict():
-    holds, fails = pieces(few=(1, 1, 1), many=(1, 1, 0.5)), pieces(few=(1, 1, 0.5), many=(1, 2, 1.5))
-    assert verdicts(preallocation, holds) == [REPRODUCED] * 3
-    assert verdicts(preallocation, fails) == [NOT_REPRODUCED] * 3
-    (wins, *_) = preallocation.STUDY.evaluate(holds)
-    faster = {one["method"]: one["faster_at_pieces"] for one in wins.values if "method" in one}
-    assert faster == {preallocation.CAT: "32", preallocation.GROWN: ""}
-
-
-def test_iteration_has_either_verdict():
-    names = (*ITERATED, iteration.LAZY)
-    alike, apart = dict.fromkeys(names, rounds(1)), {name: rounds(2**n) for n, name in enumerate(names)}
-    resident, lazy = {"lazy_residency": 1.0, "gpu": False}, {"lazy_residency": 0.0, "gpu": False}
-    holds = verdicts(iteration, Measurements(alike, figures=resident))
-    assert holds == [REPRODUCED] * 4 + [INCONCLUSIVE]
-    fails = verdicts(iteration, Measurements(apart, figures=lazy))
-    assert fails == [NOT_REPRODUCED] * 4 + [INCONCLUSIVE]
-    on_gpu = {**alike, iteration.GPU_DATASET: rounds(1), iteration.GPU_SLICED: rounds(1)}
-    assert verdicts(iteration, Measurements(on_gpu, figures={**lazy, "gpu": True}))[-1] == REPRODUCED
-    short = verdicts(iteration, Measurements(dict.fromkeys(names, rounds(0.01)), figures=lazy))
-    inconclusive = [INCONCLUSIVE] * 5
-    inconclusive[2] = NOT_REPRODUCED  # residency needs no clock
-    assert short == inconclusive
-
-
-def settings_measured(seconds, cuda=False, failure=None, allocated=None, hung=False):
+def set_to(seconds, cuda=False, failure=None, grown=None, hung=False, **figures):
     """Return measurements of the study of settings: seconds by row of the table and share."""
-    device = "cuda" if cuda else "cpu"
-    named = {
-        f"{settings.TABLE[row].on(device).label}, at {share} %": s for (row, share), s in seconds.items()
-    }
-    figures = {
-        "gpu": cuda,
-        "data_bytes": {"10": 10, "40": 40, "70": 1000},
-        "both": {"epochs": 5, "seconds": None if failure else 1.0, "failure": failure, "hung": hung},
-    }
-    peaks = {}
-    for row, by_share in (allocated or {}).items():
-        for share, peak in zip((10, 70), by_share, strict=True):
-            peaks[f"{settings.TABLE[row].on(device).label}, at {share} %"] = [peak]
+    both = {"epochs": 5, "seconds": None if failure else 1.0, "failure": failure, "hung": hung}
+    figures |= {"gpu": cuda, "data_bytes": {"10": 10, "40": 40, "70": 1000}, "both": both}
+    peaks = {row(11, 10, cuda): [110], row(11, 70, cuda): [1100]}
+    for number in range(1, 11):
+        peaks |= {row(number, 10, cuda): [100], row(number, 70, cuda): [100 + (grown or {}).get(number, 0)]}
+    named = {row(*place, cuda): value for place, value in seconds.items()}
     return Measurements(only(named), {"gpu_allocated_bytes": peaks}, figures)
 
 
-def by_claim(study, figures):
-    return {one.claim.partition(" (")[0].rstrip("."): one.verdict for one in study.STUDY.evaluate(figures)}
-
-
-def test_settings_have_either_verdict_without_a_gpu():
-    slow = {(2, 10): 0.1, **{(n, 70): 2 + n % 3 for n in (3, 4)}, (5, 70): 1.5, (6, 70): 1.2, (7, 70): 0.5}
-    slow |= {(3, 10): 1.0, (4, 10): 2.0, (6, 10): 1.0, (5, 10): 2.0}
-    holds = by_claim(settings, settings_measured(slow, failure="sent no heartbeat for 9 s", hung=True))
-    assert [verdict for claim, verdict in holds.items() if "GPU" in claim] == [INCONCLUSIVE] * 2
-    assert list(holds.values()).count(INCONCLUSIVE) == 4
-    assert NOT_REPRODUCED not in holds.values()
-    other = {(2, 10): 3.0, **{(n, 70): 0.5 for n in (3, 4, 5, 6)}, (7, 70): 2.0, (4, 10): 0.5}
-    fails = by_claim(settings, settings_measured(other))
-    assert fails[DEADLOCK] == NOT_REPRODUCED
-    assert list(fails.values()).count(NOT_REPRODUCED) == 6
-
-
-def test_a_process_that_dies_is_no_evidence_of_a_deadlock():
-    died = by_claim(settings, settings_measured({}, failure="was killed by SIGSEGV"))
-    assert died[DEADLOCK] == INCONCLUSIVE
-
-
-def test_settings_have_either_verdict_with_a_gpu():
-    def found(seconds, other):
-        allocated = dict.fromkeys(range(1, 11), (100, 100)) | {11: (110, 1100)} | other
-        measured = by_claim(settings, settings_measured(seconds, True, allocated=allocated))
-        about = ("GPU", "Pinned", "not block")
-        return [verdict for claim, verdict in measured.items() if any(word in claim for word in about)]
-
-    seconds = {(11, 70): 0.5, (8, 70): 1.0, (9, 70): 2.0, (1, 10): 1.0, (10, 10): 2.0, (2, 10): 1.5}
-    seconds |= {(1, 70): 3.0, (10, 70): 3.0, (2, 70): 2.0}
-    assert found(seconds, {}) == [REPRODUCED] * 4
-    turned = {(11, 70): 2.0, (8, 70): 2.0, (9, 70): 1.0, (2, 70): 1.0, (1, 70): 0.5, (10, 70): 1.0}
-    assert found({**turned, (1, 10): 2.0}, {3: (100, 400)}) == [NOT_REPRODUCED] * 4
-
-
-def small_measured(seconds, wait=None, cuda=False, wrong=0, failure=None, hung=False, busy=(), **libraries):
+def small_batch(seconds, wait=None, cuda=False, wrong=0, failure=None, hung=False, busy=(), **libraries):
     """Return measurements of the study of small batches."""
     figures = {
         "batches": [8, 32, 128],
@@ -294,19 +227,100 @@ def small_measured(seconds, wait=None, cuda=False, wrong=0, failure=None, hung=F
     return Measurements(only(seconds), {"wait_s": only(wait or {}), "gpu_busy": shares}, figures)
 
 
-def test_small_batches_have_either_verdict():
-    slow, packed = (
-        {"png, batch 8": 2.0, "lmdb:codec=lz4, batch 8": 1.5},
-        "LMDB with lz4 is better than PNG, but",
-    )
-    holds = by_claim(small_batches, small_measured(slow, {"png, batch 8": 2.0}, wrong=3))
-    assert list(holds.values()).count(INCONCLUSIVE) == 3  # what needs a GPU
-    assert NOT_REPRODUCED not in holds.values()
-    quick = {"png, batch 128": 3.0, "png, batch 8, 0 workers": 3.0}
-    turned = small_measured(quick, {"png, batch 128": 3.0}, refuses=False, resizes=False)
-    assert REPRODUCED not in by_claim(small_batches, turned).values()
-    much = by_claim(small_batches, small_measured({"png, batch 8": 5.0}))
-    assert next(verdict for claim, verdict in much.items() if claim.startswith(packed)) == NOT_REPRODUCED
+def volumes(slices=1.0, small=1.0, beyond=0.1, cold_failure=None, limit_failure=None, shortest=1.0):
+    """Return measurements of the study of volumes: 1 GiB/s, or multiples of it."""
+    named = ["1e5", "1e7", "0.5 × limit", "2 × limit"]
+    speeds, seconds = {}, {}
+    for name in (*named, "1e5, cold", "1e7, cold"):
+        for label in (volume.BATCHES, volume.SLICES):
+            speed = beyond if name.startswith("2") else small if name == "1e5" else 1.0
+            speeds[f"{label} at {name}"] = [speed * 2**30 * (1 + i / 1000) for i in range(5)]
+            seconds[f"{label} at {name}"] = rounds(slices if label == volume.SLICES else 1.0)
+    seconds[f"{volume.SLICES} at 1e5"] = rounds(slices * shortest)
+    failures = {"cold_failure": cold_failure, "limit_failure": limit_failure}
+    figures = {"sizes": named[:2], "limited": named[2:], "limited_data": "much", **failures}
+    return Measurements(seconds, {"speed_bytes_per_s": speeds}, figures)
+
+
+SLOW_WORKERS = {
+    **{(2, 10): 0.1, (3, 70): 2, (4, 70): 3, (5, 70): 1.5, (6, 70): 1.2, (7, 70): 0.5},
+    **{(3, 10): 1.0, (4, 10): 2.0, (6, 10): 1.0, (5, 10): 2.0},
+}
+QUICK_WORKERS = {(2, 10): 3.0, **{(n, 70): 0.5 for n in (3, 4, 5, 6)}, (7, 70): 2.0, (4, 10): 0.5}
+ON_GPU = {
+    **{(11, 70): 0.5, (8, 70): 1.0, (9, 70): 2.0, (1, 10): 1.0, (10, 10): 2.0, (2, 10): 1.5},
+    **{(1, 70): 3.0, (10, 70): 3.0, (2, 70): 2.0},
+}
+NOT_ON_GPU = {(11, 70): 2.0, (8, 70): 2.0, (9, 70): 1.0, (1, 70): 0.5, (1, 10): 2.0}
+SLOW_SMALL, SLOW_LARGE = {"png, batch 8": 2.0, "lmdb:codec=lz4, batch 8": 1.5}, {"png, batch 128": 3.0}
+pinned = small_batches.pinned_name
+PINNED_HELPS = {pinned(64, 8, True): 2.0, pinned(64, 128, False): 2.0}
+PINNED_HURTS = {pinned(64, 8, False): 2.0, pinned(16, 128, False): 2.0}
+
+
+@pytest.mark.parametrize(
+    ("study", "measured", "expected"),
+    [
+        (tensordataset, tensors(5, 1, [0.7, 0.6], [0.2, 0.3]), "rrrr"),
+        (tensordataset, tensors(1, 5, [0.2, 0.3], [0.01, 0.02], calls=1), "nnnn"),
+        (tensordataset, tensors(5, 1, [0.49, 0.63], [0.09, 0.4]), "riir"),  # shares that swing
+        (tensordataset, tensors(0.04, 0.001, [0.7, 0.6], [0.2, 0.3]), "rrri"),  # too short epochs
+        (dataloader_indexing, indexing(40, 36, 1, 2), "rrrr"),
+        (dataloader_indexing, indexing(5, 1, 1, 6), "nnnn"),
+        (dataloader_indexing, indexing(40, 20, 4, 2, spread=0.1), "iirr"),
+        (preallocation, pieces(few=(1, 1, 1), many=(1, 1, 0.5)), "rrr"),
+        (preallocation, pieces(few=(1, 1, 0.5), many=(1, 2, 1.5)), "nnn"),
+        (iteration, iterated(1, resident=1.0), "rrrri"),
+        (iteration, iterated(1, 2, 4, 8, 16, 32), "nnnni"),
+        (iteration, iterated(1, gpu=True), "rrnrr"),
+        (iteration, iterated(0.01), "iinii"),  # residency needs no clock
+        (settings, set_to(SLOW_WORKERS, failure="sent no heartbeat for 9 s", hung=True), "riiiirrrrrr"),
+        (settings, set_to(QUICK_WORKERS), "niiiinnnnnr"),
+        (settings, set_to({}, failure="was killed by SIGSEGV"), "niiiinnnnir"),  # no evidence of a deadlock
+        (settings, set_to(ON_GPU, cuda=True), "rrrrrnnnrnn"),
+        (settings, set_to(NOT_ON_GPU, cuda=True, grown={3: 300}), "nnnnnnnnnnr"),
+        (small_batches, small_batch(SLOW_SMALL, {"png, batch 8": 2.0}, wrong=3), "rrrriiirrr"),
+        (
+            small_batches,
+            small_batch(
+                {**SLOW_LARGE, "png, batch 8, 0 workers": 3.0}, SLOW_LARGE, refuses=False, resizes=False
+            ),
+            "nnnniiinnn",
+        ),
+        (small_batches, small_batch({"png, batch 8": 5.0}), "rnrniiinrr"),  # LMDB is much better
+        (
+            small_batches,
+            small_batch({"png, batch 8": 0.02, "png, batch 128": 0.01}),
+            "innniiinrr",
+        ),  # too short epochs
+        (small_batches, small_batch(PINNED_HELPS, cuda=True, busy=(0.3, 0.5, 0.8)), "nnnnrrrnrr"),
+        (small_batches, small_batch(PINNED_HURTS, cuda=True, busy=(0.8, 0.5, 0.3)), "nnnnnnnnrr"),
+        (small_batches, small_batch(PINNED_HELPS, cuda=True, busy=(0.0, 0.0, 0.0)), "nnnnnrrnrr"),
+        (
+            small_batches,
+            small_batch(PINNED_HELPS, cuda=True),
+            "nnnnirrnrr",
+        ),  # it is unknown how busy the GPU is
+        (volume, volumes(), "rrrr"),
+        (volume, volumes(slices=2, small=0.1, beyond=1), "nnnn"),
+        (volume, volumes(cold_failure="tmpfs", limit_failure="not permitted"), "riri"),
+        (volume, volumes(small=0.1), "rrnr"),
+        (volume, volumes(small=0.1, shortest=0.001), "nrir"),  # too short epochs
+    ],
+)
+def test_each_claim_is_reproduced_or_not_or_inconclusive(study, measured, expected):
+    assert verdicts(study, measured) == expected
+
+
+def result_of(study, measured, claim):
+    (result,) = [one for one in study.STUDY.evaluate(measured) if one.claim.startswith(claim)]
+    return result
+
+
+def test_the_numbers_of_pieces_at_which_preallocation_wins_are_values():
+    wins, *_ = preallocation.STUDY.evaluate(pieces(few=(1, 1, 1), many=(1, 1, 0.5)))
+    faster = {one["method"]: one["faster_at_pieces"] for one in wins.values if "method" in one}
+    assert faster == {preallocation.CAT: "32", preallocation.GROWN: ""}
 
 
 @pytest.mark.parametrize(
@@ -320,71 +334,25 @@ def test_small_batches_have_either_verdict():
     ],
 )
 def test_only_failures_of_hdf5_itself_are_evidence_against_it(failure, hung, verdict):
-    by_name = by_claim(small_batches, small_measured({}, failure=failure, hung=hung))
-    assert by_name[FORKS] == verdict
-
-
-def test_small_batches_have_either_verdict_with_a_gpu():
-    name = small_batches.pinned_name
-
-    def found(seconds, busy=()):
-        measured = by_claim(small_batches, small_measured(seconds, cuda=True, busy=busy))
-        return [verdict for claim, verdict in measured.items() if "GPU" in claim or "inned" in claim]
-
-    helps = {name(64, 8, True): 2.0, name(64, 128, False): 2.0}
-    assert found(helps, (0.3, 0.5, 0.8)) == [REPRODUCED] * 3
-    hurts = {name(64, 8, False): 2.0, name(16, 128, False): 2.0}
-    assert found(hurts, (0.8, 0.5, 0.3)) == [NOT_REPRODUCED] * 3
-    assert found(helps, (0.0, 0.0, 0.0))[0] == NOT_REPRODUCED, "the GPU is as busy"
-    assert found(helps)[0] == INCONCLUSIVE, "it is unknown how busy the GPU is"
-
-
-def volume_measured(slices=1.0, small=1.0, beyond=0.1, cold_failure=None, limit_failure=None):
-    """Return measurements of the study of volumes: 1 GiB/s, or multiples of it."""
-    volumes = ["1e5", "1e7", "0.5 × limit", "2 × limit"]
-    speeds, seconds = {}, {}
-    for volume_ in (*volumes, "1e5, cold", "1e7, cold"):
-        for label in (volume.BATCHES, volume.SLICES):
-            speed = beyond if volume_.startswith("2") else small if volume_ == "1e5" else 1.0
-            speeds[f"{label} at {volume_}"] = [speed * 2**30 * (1 + i / 1000) for i in range(5)]
-            seconds[f"{label} at {volume_}"] = rounds(slices if label == volume.SLICES else 1.0)
-    failures = {"cold_failure": cold_failure, "limit_failure": limit_failure}
-    figures = {"sizes": volumes[:2], "limited": volumes[2:], "limited_data": "much", **failures}
-    return Measurements(seconds, {"speed_bytes_per_s": speeds}, figures)
-
-
-def test_volumes_have_either_verdict():
-    assert verdicts(volume, volume_measured()) == [REPRODUCED] * 4
-    assert verdicts(volume, volume_measured(slices=2, small=0.1, beyond=1)) == [NOT_REPRODUCED] * 4
-    failed = volume_measured(cold_failure="tmpfs", limit_failure="not permitted")
-    assert verdicts(volume, failed) == [REPRODUCED, INCONCLUSIVE, REPRODUCED, INCONCLUSIVE]
-
-
-def result_of(study, figures, claim):
-    (result,) = [one for one in study.STUDY.evaluate(figures) if one.claim.startswith(claim)]
-    return result
+    measured = small_batch({}, failure=failure, hung=hung)
+    assert result_of(small_batches, measured, "HDF5 is vulnerable").verdict == verdict
 
 
 def test_growth_is_compared_with_that_of_the_data_and_needs_long_epochs():
     seconds = {(2, 10): 1.0, (2, 70): 74.0}
-    long_enough = result_of(settings, settings_measured(seconds), "Time grows")
+    long_enough = result_of(settings, set_to(seconds), "Time grows")
     assert long_enough.verdict == REPRODUCED
     assert "with 100 times" in long_enough.evidence
-    tiny = result_of(settings, settings_measured({row: s / 500 for row, s in seconds.items()}), "Time grows")
+    tiny = result_of(settings, set_to({place: s / 500 for place, s in seconds.items()}), "Time grows")
     assert tiny.verdict == INCONCLUSIVE
-    assert tiny.values[-1] == {
-        "contender": settings.label_at(settings.TABLE[2].on("cpu").label, 10),
-        "epoch_s": 0.002,
-    }
+    assert tiny.values[-1] == {"contender": row(2, 10), "epoch_s": 0.002}
 
 
 @pytest.mark.parametrize(("starting", "verdict"), [(0.05, REPRODUCED), (0.9, INCONCLUSIVE)])
 def test_rounds_that_mostly_start_workers_are_inconclusive(starting, verdict):
-    figures = settings_measured({(n, 70): 2.0 for n in (3, 4, 5, 6)})
-    figures.metrics["first_batch_s"] = {
-        f"{settings.TABLE[n].on('cpu').label}, at 70 %": [2.0 * starting] for n in (3, 4, 5, 6)
-    }
-    result = result_of(settings, figures, "Workers slow")
+    measured = set_to({(n, 70): 2.0 for n in (3, 4, 5, 6)})
+    measured.metrics["first_batch_s"] = {row(n, 70): [2.0 * starting] for n in (3, 4, 5, 6)}
+    result = result_of(settings, measured, "Workers slow")
     assert result.verdict == verdict
     shares = [one["start_share"] for one in result.values if "start_share" in one]
     assert shares == ([pytest.approx(starting)] * 4 if verdict == INCONCLUSIVE else [])
@@ -392,54 +360,34 @@ def test_rounds_that_mostly_start_workers_are_inconclusive(starting, verdict):
 
 @pytest.mark.parametrize(("batches", "verdict"), [(100, REPRODUCED), (8, INCONCLUSIVE)])
 def test_prefetching_needs_more_batches_than_workers_prefetch(batches, verdict):
-    seconds = {(3, 10): 1.0, (4, 10): 2.0, (6, 10): 1.0, (5, 10): 2.0}
-    figures = settings_measured(seconds)
-    figures.figures["batches"] = batches
-    result = result_of(settings, figures, "With little data")
+    result = result_of(settings, set_to(SLOW_WORKERS, batches=batches), "With little data")
     assert result.verdict == verdict
     short = [one["batches"] for one in result.values if "prefetched_batches" in one]
     assert short == ([8, 8] if verdict == INCONCLUSIVE else [])
 
 
-def test_short_epochs_are_inconclusive_about_small_batches():
-    tiny = small_measured({"png, batch 8": 0.02, "png, batch 128": 0.01})
-    assert result_of(small_batches, tiny, "An epoch").verdict == INCONCLUSIVE
-
-
-def test_proportional_growth_needs_volumes_that_are_large_enough():
-    figures = volume_measured(small=0.1)
-    assert result_of(volume, figures, "Time grows").verdict == NOT_REPRODUCED
-    figures.seconds[f"{volume.SLICES} at 1e5"] = rounds(0.001)
-    assert result_of(volume, figures, "Time grows").verdict == INCONCLUSIVE
-
-
 def test_background_load_is_a_warning():
     quiet, busy = BackgroundLoad(processors=0.01), BackgroundLoad(processors=0.6)
-    for load, count in (([quiet] * 5, 0), ([quiet] * 3 + [busy] * 2, 1)):
-        measured = Measurements({}, background=load)
-        result = studies.StudyResult("x", "s", "a", measured, [], {"cpu": "Z80"}, "2026-01-01")
-        assert len(result.warnings) == count
-    (warning,) = result.warnings
-    assert warning.kind == "background-cpu"
-    assert warning.values == {"highest": 0.6, "affected": 2, "rounds": 5}
+    measured = Measurements({}, background=[quiet] * 3 + [busy] * 2)
+    (warning,) = studies.StudyResult("x", "s", "a", measured, [], {"cpu": "Z80"}, "2026-01-01").warnings
+    assert (warning.kind, warning.values) == ("background-cpu", {"highest": 0.6, "affected": 2, "rounds": 5})
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Reduce all sizes, so that studies take little time."""
-    monkeypatch.setattr(tensordataset, "QUICK", 1000)
-    monkeypatch.setattr(tensordataset, "BATCH", 100)
-    monkeypatch.setattr(dataloader_indexing, "QUICK", 700)
-    monkeypatch.setattr(iteration, "QUICK", 128 * 300)
-    monkeypatch.setattr(preallocation, "ROWS", 10)
-    for name, value in {"QUICK": 100, "QUICK_ROUNDS": 1, "QUICK_TOGETHER_EPOCHS": 1}.items():
-        monkeypatch.setattr(settings, name, value)
-    monkeypatch.setattr(small_batches, "QUICK", 16)
-    monkeypatch.setattr(small_batches, "QUICK_BATCHES", (8, 16))
-    monkeypatch.setattr(small_batches, "FORK_EPOCHS", 1)
+    for study, sizes in {
+        tensordataset: {"QUICK": 1000, "BATCH": 100},
+        dataloader_indexing: {"QUICK": 700},
+        iteration: {"QUICK": 128 * 300, "PUBLISHED": 128 * 400},
+        preallocation: {"ROWS": 10},
+        settings: {"QUICK": 100, "QUICK_ROUNDS": 1, "QUICK_TOGETHER_EPOCHS": 1},
+        small_batches: {"QUICK": 16, "QUICK_BATCHES": (8, 16), "FORK_EPOCHS": 1},
+        volume: {"QUICK": (2000, 4000), "QUICK_OF_LIMIT": (0.01, 0.02)},
+    }.items():
+        for name, value in sizes.items():
+            monkeypatch.setattr(study, name, value)
     monkeypatch.setattr(small_batches, "interleave", partial(interleave, rounds=1))
-    for name, value in {"QUICK": (2000, 4000), "QUICK_OF_LIMIT": (0.01, 0.02)}.items():
-        monkeypatch.setattr(volume, name, value)
 
 
 ONE_ROUND = ("settings", "small-batches")
@@ -517,11 +465,8 @@ def test_measured_volumes_are_kept_if_the_memory_limit_fails(by_file, small, mon
     assert result.measurements.seconds
 
 
-def test_studies_of_all_sizes_share_a_folder_and_leave_the_user_s_data_the_newest(
-    small, monkeypatch, tmp_path
-):
+def test_studies_of_all_sizes_share_a_folder_and_leave_the_user_s_data_the_newest(small, tmp_path):
     mine = iobench.prepare(iobench.Synthetic(1280), ["npy"], data_dir=tmp_path, name="mine")[0]
-    monkeypatch.setattr(iteration, "PUBLISHED", 128 * 400)
     for quick in (True, False):
         studies.run("iteration", StudyOptions(tmp_path, quick=quick, device="cpu"))
     assert iobench.find_dataset(tmp_path).name == mine.name

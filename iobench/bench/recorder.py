@@ -14,20 +14,13 @@ from iobench.bench.backend import RunBackend
 from iobench.bench.case import Case
 from iobench.bench.limits import lower_cache_note
 from iobench.bench.outcome import Run
+from iobench.bench.part import Proof
 from iobench.bench.training import Headroom
 from iobench.host import machine_info
 from iobench.host.machine_load import Monitor
-from iobench.results import history, record_file
+from iobench.results import record_file
 from iobench.results.cases import trains
-from iobench.results.parts import (
-    CachePart,
-    ContentCheckPart,
-    DatasetPart,
-    FieldSpec,
-    LimitPart,
-    Measured,
-    Prices,
-)
+from iobench.results.parts import CachePart, DatasetPart, FieldSpec, LimitPart, Measured, Prices
 from iobench.results.record import Record
 
 
@@ -50,23 +43,17 @@ class Recorder:
         for case in run.cases:
             record_file.check_parts(machine=self.machine(case), dataset=self._dataset(case))
         self._lower_cache_p50_s: list[float] | None = None
-        self._proofs: dict[str, ContentCheckPart | None] = {}
 
     def watching(self) -> AbstractContextManager[None]:
         """Sample the machine once a second within the block, if the run is profiled."""
         return self._monitor.watching() if self._monitor else nullcontext()
 
-    def trace_path(self, label: str) -> Path:
-        """Return the file for a case's trace, in a folder next to the run's records."""
-        return history.traces_folder(self._run.path) / f"{history.file_name(label, kept='=')}.json"
-
     def probe_lower_cache(self) -> None:
         """Before cold rounds, probe for a cache below the kernel and note the result."""
-        if any(case.cache == "cold" for case in self._run.cases):
-            probe = self._backend.lower_cache()
-            if probe is not None:
-                self._lower_cache_p50_s = [probe.first_s, probe.second_s]
-                self._run.notes.append(lower_cache_note(probe))
+        cold = any(case.cache == "cold" for case in self._run.cases)
+        if cold and (probe := self._backend.lower_cache()) is not None:
+            self._lower_cache_p50_s = [probe.first_s, probe.second_s]
+            self._run.notes.append(lower_cache_note(probe))
 
     def measure_headroom(self, case: Case, number: int) -> float | None:
         """Return samples/s of the case's step over batches on the device, if the run measures headroom."""
@@ -78,18 +65,13 @@ class Recorder:
         """Return the machine with the disk and the device of a case."""
         return self._machines[self._disks[case.variant], case.device]
 
-    def proved(self, case: Case, result: ContentCheckPart | None) -> None:
-        """Store the result of a case's content check for its records."""
-        self._proofs[case.key] = result
-
     def record(
         self, case: Case, number: int, measured: Measured, cache: CachePart, headroom: float | None = None
     ) -> Record:
         """Return the record of a round that has just ended."""
         cold = {"lower_cache_p50_s": self._lower_cache_p50_s} if case.cache == "cold" else {}
-        # the first record of a run that can be resumed: one over a dataset
-        plan = None
-        if not self._run.records and self._run.manifest is not None:
+        proof, plan = self._run.proofs.get(case.key), None
+        if not self._run.records and self._run.manifest is not None:  # a live run cannot be resumed
             options = record_file.plain(self._run.options)
             plan = {"run": options, "cases": [one.key for one in self._run.cases]}
         return Record(
@@ -101,8 +83,8 @@ class Recorder:
             cache=CachePart(**{**asdict(cache), **cold}),
             machine=self.machine(case),
             limit=self._limit(case, measured),
-            shuffle_quality=self._shuffle_quality(case),
-            content_check=self._proofs.get(case.key),
+            shuffle_quality=self._shuffle_quality(case, proof),
+            content_check=proof.check if proof else None,
             prices=self._prices,
             headroom_samples_per_s=headroom,
             plan=plan,
@@ -139,10 +121,9 @@ class Recorder:
             write_s=artifact.write_s if artifact and not artifact.external else None,
         )
 
-    def _shuffle_quality(self, case: Case) -> float | None:
+    def _shuffle_quality(self, case: Case, proof: Proof | None) -> float | None:
         if case.loader.iterable_style:
-            proof = self._proofs.get(case.key)
-            return proof.shuffle_quality if proof else None
+            return proof.check.shuffle_quality if proof and proof.check else None
         if case.order != "block" or self._run.manifest is None:
             return None
         schema = self._run.manifest.schema

@@ -78,7 +78,7 @@ class Delivery:
 Opened = tuple[Iterator[Hashes], Callable[[], Any]]  # hashes of each batch, and the state after the last one
 
 
-RANKS, WORKERS = ("rank", "world_size"), ("num_workers",)  # parameters of a function that are filled in
+RANKS, WORKERS = ("rank", "world_size"), "num_workers"  # parameters of a function that are filled in
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class StoredLoader:
         return sample_hashes(Manifest.load(self.root), self.case.variant)
 
     def _with_workers(self, count: int | None) -> loaders.Loader:
-        loader, changes = self.case.loader, {} if count is None else {"num_workers": count}
-        if changes and "num_workers" not in loader.settable:
-            raise InvalidSettings("it has no option num_workers", kind="no-workers")
+        loader, changes = self.case.loader, {} if count is None else {WORKERS: count}
+        if changes and WORKERS not in loader.settable:
+            raise InvalidSettings(f"it has no option {WORKERS}", kind="no-workers")
         return replace(loader, **changes)
 
 
@@ -135,9 +135,9 @@ class OwnLoader:
 
     def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
         """Return an obstacle if the function has no parameter for the number of workers."""
-        if stretch.workers is None or self._takes(WORKERS):
+        if stretch.workers is None or self._takes([WORKERS]):
             return None
-        return InvalidSettings(f"it has no parameter {', '.join(WORKERS)}", kind="unknown-parameter")
+        return InvalidSettings(f"it has no parameter {WORKERS}", kind="unknown-parameter")
 
     def open(self, stretch: Stretch) -> Opened:
         """Call the function as torchrun would; TargetError if its result has no state."""
@@ -163,10 +163,10 @@ class OwnLoader:
         return signature.var_keyword or all(name in signature.parameters for name in names)
 
     def _filled(self, stretch: Stretch) -> dict[str, int]:
-        filled: dict[str, int] = {}
+        filled = {} if stretch.workers is None else {WORKERS: stretch.workers}
         if stretch.ranks and self.takes_ranks:
-            filled = dict(zip(RANKS, (stretch.rank, stretch.ranks), strict=True))
-        return filled if stretch.workers is None else {**filled, **dict.fromkeys(WORKERS, stretch.workers)}
+            filled |= zip(RANKS, (stretch.rank, stretch.ranks), strict=True)
+        return filled
 
 
 ResumableLoader = StoredLoader | OwnLoader  # one that can be opened in any process
@@ -229,7 +229,6 @@ def _hashes_of(batch: Any) -> Hashes:
     return np.asarray(Checksum(Schema(count, fields)).hashes(flat))
 
 
-PRELOADED = (__name__,)  # and torch with it
 MOST = 2  # in multiples of the unbroken epoch's samples, after which a resumed epoch is cut off
 
 
@@ -251,7 +250,7 @@ def resume_check(
     Raises InvalidSettings if `stop_after` is not less than the number of batches of an epoch, IobenchError if
     a loader cannot read an unbroken epoch or its head, or has other samples in another process.
     """
-    result, server = ResumeCheck(), ForkServer(*PRELOADED)
+    result, server = ResumeCheck(), ForkServer(__name__)  # and torch with it
     try:
         for loader in loaders:
             checker = _Checker(loader, plan, server)

@@ -194,9 +194,9 @@ def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongConten
     losses = {
         other.settings_key: repr(other.loss)
         for other in run.records
-        if other.round == made.round and other.loss is not None and _same_samples(other, made)
+        if other.settings_key in comparable and other.round == made.round
+        if other.loss is not None and _same_samples(other, made)
     }
-    losses = {key: loss for key, loss in losses.items() if key in comparable}
     if made.loss is None or len(set(losses.values())) < 2:
         return {}
     (usual, votes), *_ = Counter(losses.values()).most_common(1)
@@ -214,62 +214,13 @@ def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongConten
 
 
 def _same_samples(one: Record, other: Record) -> bool:
-    same = all(one.case.get(name) == other.case.get(name) for name in SAME_SAMPLES)
-    return same and _lossy_variant(one) == _lossy_variant(other)
-
-
-def _lossy_variant(record: Record) -> str | None:
-    """Return the variant of a lossy format, whose decoded data no other variant has; else None."""
-    form = formats.parse(str(record.case["format"]))
-    return None if form.lossless else form.variant
+    forms = [formats.parse(str(record.case["format"])) for record in (one, other)]
+    # the decoded data of a lossy variant are its own
+    variants = {None if form.lossless else form.variant for form in forms}
+    return len(variants) == 1 and all(one.case.get(name) == other.case.get(name) for name in SAME_SAMPLES)
 
 
 FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
-
-
-class CaseFailures:
-    """Notes the failures of a run's cases, and skips those that there was no time for."""
-
-    def __init__(self, run: Run, skip: Callable[[Case, str], None]) -> None:
-        self._run, self._skip = run, skip
-        self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
-        self.checked = set[str]()  # variants whose stored data are known to be right, or were reread
-
-    @contextmanager
-    def collecting(self, case: Case) -> Iterator[None]:
-        """Note the error of one case and continue with the others; an error of FATAL ends the run."""
-        manifest = None if case.loader.own_data else self._run.manifest
-        try:
-            with disk_errors(self._run.path_of(case)):
-                yield
-        except FATAL:
-            raise
-        except TookTooLong as late:
-            self._skip(case, str(late))
-        except IndexLate as late:
-            self._skip(case, late.problem)
-        except IobenchError as error:
-            advised = error if manifest is None else manifest.location_of(case.variant).with_hint(error)
-            self._run.failures[case.key] = advised
-            if isinstance(error, WrongContent | CorruptArtifact):
-                self._wrong.add(case.key)
-
-    def check_stored(self, case: Case, limit_s: float) -> None:
-        """Reread the variant of a wrong case, if others read it, too; fail all of them if it is wrong.
-
-        In the time there may be no more than a sample of its rows, or nothing that proves them wrong.
-        """
-        if case.key not in self._wrong or case.variant in self.checked:
-            return
-        self.checked.add(case.variant)
-        same = [one.key for one in self._run.cases if one.variant == case.variant]
-        if len(same) == 1 or self._run.manifest is None:
-            return
-        try:
-            verify_in_time(self._run.manifest, case.variant, limit_s)
-        except IobenchError as error:
-            if error.kind != "no-hashes":
-                self._run.failures |= dict.fromkeys(same, error)
 
 
 class RunLoop:
@@ -292,8 +243,10 @@ class RunLoop:
             self._estimates.resumed(run)
         for one in run.records:
             self._state.add(one.settings_key, one.round, one.samples_per_s)
+        run.proofs = self._state.proofs
         self._check_interrupt: interrupts.Check = lambda: None
-        self._failures = CaseFailures(run, self._skip)
+        self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
+        self._checked = set[str]()  # variants whose stored data are known to be right, or were reread
         self._files: dict[str, ChangeDetector] = {}  # by variant, as they were first seen
         if manifest is not None:
             for case in {case.model: case for case in run.cases}.values():
@@ -310,10 +263,10 @@ class RunLoop:
                 self._estimates.before_proofs(len(self._run.cases))
                 while (turn := self._next()) is not None:
                     self._state.begin(turn)
-                    with self._failures.collecting(turn.case):
+                    with self._collecting_errors(turn.case):
                         self._time(turn) if turn.round else self._verify(turn)
                     if not turn.round:
-                        self._failures.check_stored(turn.case, turn.limit_s)
+                        self._check_stored(turn.case, turn.limit_s)
                     self._state.gone |= self._run.failures.keys()
                 note = self._policy.done(self._state)
                 self._run.notes += [note] if note else []
@@ -349,6 +302,42 @@ class RunLoop:
             self._estimates.before_round(turn.round, state)
         return turn
 
+    @contextmanager
+    def _collecting_errors(self, case: Case) -> Iterator[None]:
+        """Note the error of one case and continue with the others; an error of FATAL ends the run."""
+        manifest = None if case.loader.own_data else self._run.manifest
+        try:
+            with disk_errors(self._run.path_of(case)):
+                yield
+        except FATAL:
+            raise
+        except TookTooLong as late:
+            self._skip(case, str(late))
+        except IndexLate as late:
+            self._skip(case, late.problem)
+        except IobenchError as error:
+            advised = error if manifest is None else manifest.location_of(case.variant).with_hint(error)
+            self._run.failures[case.key] = advised
+            if isinstance(error, WrongContent | CorruptArtifact):
+                self._wrong.add(case.key)
+
+    def _check_stored(self, case: Case, limit_s: float) -> None:
+        """Reread the variant of a wrong case, if others read it, too; fail all of them if it is wrong.
+
+        In the time there may be no more than a sample of its rows, or nothing that proves them wrong.
+        """
+        if case.key not in self._wrong or case.variant in self._checked:
+            return
+        self._checked.add(case.variant)
+        same = [one.key for one in self._run.cases if one.variant == case.variant]
+        if len(same) == 1 or self._run.manifest is None:
+            return
+        try:
+            verify_in_time(self._run.manifest, case.variant, limit_s)
+        except IobenchError as error:
+            if error.kind != "no-hashes":
+                self._run.failures |= dict.fromkeys(same, error)
+
     def _index_within(self, end: float) -> None:
         if self._run.manifest is not None:
             self._run.manifest.index_end = end
@@ -383,13 +372,12 @@ class RunLoop:
             proof = executor.prove(case, warmup, Tick(check, progress), turn.limit_s)
             proof = replace(proof, took_s=(now() - before) / warmup)
             self._check_files(case)
-        self._recorder.proved(case, proof.check)
-        self._run.proofs[case.key] = proof
         self._state.verified(case, proof)
-        self._failures.checked.add(case.variant)
+        self._checked.add(case.variant)
         if self._run.options.trace:
-            path = self._recorder.trace_path(str(self._state.labels[case.key]))
-            self._observer.status(f"tracing {self._state.labels[case.key]}")
+            label = str(self._state.labels[case.key])
+            path = history.traces_folder(self._run.path) / f"{history.file_name(label, kept='=')}.json"
+            self._observer.status(f"tracing {label}")
             executor.trace(case, path)
             self._run.traces.append(path)
 

@@ -410,38 +410,19 @@ class Gpu:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current state, by the fields of a `Snapshot`; None for what is not reported."""
-        return {
-            "gpu": self._ask(lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100),
-            "gpu_memory_bytes": self._ask(lambda n, gpu: int(n.nvmlDeviceGetMemoryInfo(gpu).used)),
-            "gpu_power_w": self._ask(lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000),
-            "gpu_clock_mhz": self._ask(lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM)),
-            "gpu_throttled": self._ask(
-                lambda n, gpu: reasons(n.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
-            ),
-        }
+        return {name: self._ask(query) for name, query in SNAPSHOT.items()}
 
     def facts(self) -> dict[str, Any]:
         """Return driver, NUMA node, PCIe link, power limit in watts and clocks in MHz.
 
         An idle link runs at a lower generation; the `_max` values are those of which it is capable.
         """
-        address = self._ask(lambda n, gpu: _text(n.nvmlDeviceGetPciInfo(gpu).busId))
-        queries: dict[str, Callable[[Any, Any], Any]] = {
-            "driver": lambda n, gpu: _text(n.nvmlSystemGetDriverVersion()),
-            "pcie_generation": lambda n, gpu: n.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
-            "pcie_generation_max": lambda n, gpu: n.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
-            "pcie_width": lambda n, gpu: n.nvmlDeviceGetCurrPcieLinkWidth(gpu),
-            "pcie_width_max": lambda n, gpu: n.nvmlDeviceGetMaxPcieLinkWidth(gpu),
-            "power_limit_w": lambda n, gpu: n.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
-            "clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM),
-            "clock_max_mhz": lambda n, gpu: n.nvmlDeviceGetMaxClockInfo(gpu, n.NVML_CLOCK_SM),
-        }
         return {
-            **{name: self._ask(query) for name, query in queries.items()},
-            "numa_node": numa_node(address),
+            **{name: self._ask(query) for name, query in FACTS.items()},
+            "numa_node": numa_node(self._ask(lambda n, gpu: _text(n.nvmlDeviceGetPciInfo(gpu).busId))),
         }
 
-    def _ask(self, query: Callable[[Any, Any], Any]) -> Any:
+    def _ask(self, query: Query) -> Any:
         if self._handle is None:
             return None
         import pynvml
@@ -471,3 +452,23 @@ def numa_node(address: str | None) -> int | None:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+Query = Callable[[Any, Any], Any]  # of pynvml and a handle
+SNAPSHOT: dict[str, Query] = {
+    "gpu": lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    "gpu_memory_bytes": lambda n, gpu: int(n.nvmlDeviceGetMemoryInfo(gpu).used),
+    "gpu_power_w": lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    "gpu_clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM),
+    "gpu_throttled": lambda n, gpu: reasons(n.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
+}
+FACTS: dict[str, Query] = {
+    "driver": lambda n, gpu: _text(n.nvmlSystemGetDriverVersion()),
+    "pcie_generation": lambda n, gpu: n.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
+    "pcie_generation_max": lambda n, gpu: n.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
+    "pcie_width": lambda n, gpu: n.nvmlDeviceGetCurrPcieLinkWidth(gpu),
+    "pcie_width_max": lambda n, gpu: n.nvmlDeviceGetMaxPcieLinkWidth(gpu),
+    "power_limit_w": lambda n, gpu: n.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+    "clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM),
+    "clock_max_mhz": lambda n, gpu: n.nvmlDeviceGetMaxClockInfo(gpu, n.NVML_CLOCK_SM),
+}

@@ -453,7 +453,6 @@ def pieces_of(root: Path) -> Iterator[tuple[str, bytes]]:
         if path.is_symlink():
             raise PrepareError("a prepared dataset has no symbolic links", kind="unsafe-path", path=path)
         with open(path, "rb") as file:
-            first = True
-            while (piece := file.read(PIECE)) or first:
+            yield str(path.relative_to(root)), file.read(PIECE)  # also of an empty file
+            while piece := file.read(PIECE):
                 yield str(path.relative_to(root)), piece
-                first = False

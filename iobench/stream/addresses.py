@@ -37,6 +37,23 @@ class AddressSpace(ABC):
         self.starts = side_by_side(self.sizes)
         self._numbers = {path: number for number, path in enumerate(self.files)}
 
+    def check_inside(
+        self, name: str, paths: Sequence[Path], files: Index, offsets: Index, lengths: Index | int
+    ) -> None:
+        """Raise CorruptArtifact unless each of these ranges of bytes lies in its file of `paths`."""
+        if len(files) and (int(files.min()) < 0 or int(files.max()) >= len(paths)):
+            expected = f"{name} in {len(paths)} files"
+            raise corrupt(paths[0].parent, expected, "a part of it in another one", kind="bad-placement")
+        sizes, ends = np.array(self.sizes, np.int64)[self.numbers(paths)][files], offsets + lengths
+        wrong = (offsets < 0) | (ends < offsets) | (ends > sizes)
+        if wrong.any():
+            first = int(wrong.argmax())
+            path, low, end = paths[int(files[first])], int(offsets[first]), int(ends[first])
+            if low < 0 or end < low:
+                expected = f"{name} from byte 0 on, in rising order"
+                raise corrupt(path, expected, f"bytes {low} to {end}", kind="bad-placement")
+            raise corrupt(path, f"{end} bytes", f"{int(sizes[first])} bytes", kind="truncated")
+
     def within(self, position: int) -> tuple[int, int]:
         """Return the number of the file at a position and the offset in that file."""
         number = int(np.searchsorted(self.starts, position, side="right")) - 1
@@ -75,16 +92,15 @@ class RowAddresses(AddressSpace):
     def __init__(self, schema: Schema, placements: Mapping[str, Placement]) -> None:
         self._placements = {f.name: placements[f.name] for f in schema.fields}
         super().__init__(schema, (path for place in self._placements.values() for path in place.files))
-        sizes = np.array(self.sizes, np.int64)
-        self._starts, self._sizes, self._bases = {}, {}, {}
+        self._starts, self._bases = {}, {}
         self._listed: dict[str, Index] = {}  # positions: a look-up takes a third of that in two lists
         for name, place in self._placements.items():
-            of_field = self.numbers(place.files)
-            self._starts[name], self._sizes[name] = self.starts[of_field], sizes[of_field]
+            self._starts[name] = self.starts[self.numbers(place.files)]
             for rows in bounding_rows(place, self.samples):
-                self._check(name, *place.locate(rows))
-            if isinstance(place, Listed) and len(of_field) > 1 and self.samples <= MAX_LISTED:
-                self._listed[name] = _joined(place, self._starts[name], self.samples)
+                self.check_inside(name, place.files, *place.locate(rows), self.widths[name])
+            if isinstance(place, Listed) and len(place.files) > 1 and self.samples <= MAX_LISTED:
+                every = [self.positions(name, rows) for rows in pieces_of(self.samples)]
+                self._listed[name] = np.concatenate(every)
             if isinstance(place, Chunked):  # position of row 0 if all rows were placed as in this chunk
                 begins = self._starts[name][place.file] + place.offset
                 self._bases[name] = begins - place.first * place.stride
@@ -110,10 +126,10 @@ class RowAddresses(AddressSpace):
         files, offsets = place.locate(rows)
         return np.asarray(offsets + starts[files])
 
-    def runs(self, name: str, start: int, stop: int) -> list[tuple[int, int]] | None:
+    def runs(self, name: str, start: int, stop: int, most: int | None = None) -> list[tuple[int, int]] | None:
         """Return the rows `start` to `stop` - 1 as runs of adjacent rows: position and number of rows.
 
-        None if that requires a look at each row.
+        None if that requires a look at each row, or if there are more than `most`.
         """
         place, first, width = self._of(name), self.start_if_contiguous(name), self.widths[name]
         if first is not None:
@@ -121,19 +137,11 @@ class RowAddresses(AddressSpace):
         if not isinstance(place, Chunked) or place.stride != width:
             return None
         low, high = place.number(np.array([start, stop - 1])).tolist()
+        if most is not None and high - low >= most:
+            return None
         edges = np.array([start, *place.first[low + 1 : high + 1].tolist(), stop])
         begins = self._bases[name][low : high + 1] + edges[:-1] * width
         return list(zip(begins.tolist(), np.diff(edges).tolist(), strict=True))
-
-    def segments(self, name: str, most: int) -> list[tuple[int, int]] | None:
-        """Return all runs of adjacent rows, each by its first row and position; None if more than `most`."""
-        place, first = self._of(name), self.start_if_contiguous(name)
-        if first is not None:
-            return [(0, first)]
-        if not isinstance(place, Chunked) or place.stride != self.widths[name] or len(place.first) > most:
-            return None
-        positions = self._bases[name] + place.first * place.stride
-        return list(zip(place.first.tolist(), positions.tolist(), strict=True))
 
     def start_if_contiguous(self, name: str) -> int | None:
         """Return the position of row 0 if all rows are adjacent, else None."""
@@ -192,23 +200,6 @@ class RowAddresses(AddressSpace):
             raise ValueError("this reader is closed")
         return self._placements[name]
 
-    def _check(self, name: str, files: Index, offsets: Index) -> None:
-        """Raise CorruptArtifact if a row does not lie in one of the field's files."""
-        paths, sizes, width = self._placements[name].files, self._sizes[name], self.widths[name]
-        if len(files) and (int(files.min()) < 0 or int(files.max()) >= len(paths)):
-            raise corrupt(
-                paths[0].parent, f"{name} in {len(paths)} files", "a row in another one", kind="bad-placement"
-            )
-        wrong = (offsets < 0) | (offsets + width > sizes[files])
-        if wrong.any():
-            first = int(wrong.argmax())
-            number, low = int(files[first]), int(offsets[first])
-            if low < 0:
-                raise corrupt(paths[number], f"{name} from byte 0 on", f"byte {low}", kind="bad-placement")
-            raise corrupt(
-                paths[number], f"{low + width} bytes", f"{int(sizes[number])} bytes", kind="truncated"
-            )
-
 
 def merged(low: Index, high: Index, near: int = 0) -> tuple[Index, Index]:
     """Sort ranges and merge those that overlap or are at most `near` bytes apart."""
@@ -226,12 +217,3 @@ def _regular(place: Placement, samples: int) -> Iterator[Index]:
         yield place.first
     else:
         yield from pieces_of(samples)
-
-
-def _joined(place: Placement, starts: Index, samples: int) -> Index:
-    """Return the position of each row."""
-    positions = np.empty(samples, np.int64)
-    for rows in pieces_of(samples):
-        files, offsets = place.locate(rows)
-        positions[rows[0] : rows[-1] + 1] = offsets + starts[files]
-    return positions

@@ -250,18 +250,14 @@ class RemoteBackend(Backend):
         self.reader.stop()
 
 
-class LibraryBackend(Backend):
-    """Reads batches by the library of a format, several at once; it never touches the page cache."""
-
-    cold = True
-
-
 def remote_backend(opener: Opener, schema: Schema, options: ReadOptions) -> Backend:
     """Open the backend of an artifact in an object store."""
     assert opener.remote is not None
     threads = options.threads or THREADS
-    if not opener.remote.placed:
-        return LibraryBackend(opener.path, opener(), threads, ChangeDetector([]), parallel=True)
+    if not opener.remote.placed:  # the format's library reads, never from the page cache
+        backend = Backend(opener.path, opener(), threads, ChangeDetector([]), parallel=True)
+        backend.cold = True
+        return backend
     reader = RangeReader(
         schema,
         opener.remote.placements(),

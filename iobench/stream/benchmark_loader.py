@@ -41,6 +41,8 @@ class Stream(ReadOptions, Loader):
 class StreamEpochs(Epochs):
     """Epochs of a StreamLoader, whose batches are copies on the CPU, too."""
 
+    prefetches = True  # its threads read ahead
+
     def __init__(self, loader: Stream, job: Job) -> None:
         super().__init__(loader, job)
         import torch
@@ -54,11 +56,6 @@ class StreamEpochs(Epochs):
         self._delivery = open_delivery(
             job.opener, job.opener.schema, loader, job.order, transfer, collate, copy=True, stages=job.stages
         )
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its threads read ahead."""
-        return True
 
     @property
     def read_ahead(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import IobenchError, corrupt
+from iobench.base.errors import IobenchError
 from iobench.formats import Array, Batch, Blocks, Index, Schema
 from iobench.formats.placement import sorted_by
 from iobench.host.maps import GuardedMap
@@ -201,7 +201,9 @@ class BlockAddresses(AddressSpace):
     def __init__(self, schema: Schema, tables: Sequence[Blocks]) -> None:
         super().__init__(schema, (path for table in tables for path in table.files))
         self._tables = {name: table for table in tables for name in table.fields if name in self.widths}
-        self._lows = {id(table): self._checked(table) for table in tables}
+        self._lows = {id(table): self.starts[self.numbers(table.files)] for table in tables}
+        for table in tables:
+            self.check_inside("blocks", table.files, table.file, table.offset, table.stored)
 
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Return start and end positions of the blocks of these rows."""
@@ -217,21 +219,6 @@ class BlockAddresses(AddressSpace):
     def close(self) -> None:
         """Release the tables, which may be maps of files."""
         self._tables.clear()
-
-    def _checked(self, table: Blocks) -> Index:
-        """Return the start positions of a table's files, after a check that its blocks lie in them."""
-        of_table = self.numbers(table.files)
-        sizes = np.array(self.sizes, np.int64)[of_table]
-        numbers_wrong = (table.file < 0) | (table.file >= len(of_table))
-        if numbers_wrong.any():
-            expected = f"blocks in {len(of_table)} files"
-            raise corrupt(table.files[0].parent, expected, "one in another file", kind="bad-placement")
-        wrong = (table.offset < 0) | (table.stored < 0) | (table.offset + table.stored > sizes[table.file])
-        if wrong.any():
-            first = int(wrong.argmax())
-            path, end = table.files[int(table.file[first])], int(table.offset[first] + table.stored[first])
-            raise corrupt(path, f"{end} bytes", f"{int(sizes[table.file[first]])} bytes", kind="truncated")
-        return self.starts[of_table]
 
 
 class BlockReader(ReadaheadReader):
@@ -252,16 +239,12 @@ class BlockReader(ReadaheadReader):
         super().__init__(schema, self._addresses, cold)
         mapped = GuardedMap(self._addresses.files, self._addresses.sizes)
         self._guard, self._memory = mapped.guard, mapped.bytes
-        self._decoded = [
-            self._room_for(table, counts, threads)
-            for table, counts in zip(self._tables, self._counts, strict=True)
-        ]
+        self._decoded, room = list[DecodedBlocks](), CACHE_BYTES // len(tables)
+        for table, counts in zip(self._tables, self._counts, strict=True):
+            specs = {name: spec for name, spec in self._specs.items() if name in table.fields}
+            self._decoded.append(DecodedBlocks(counts, specs, room, threads))
         if cold:
             mapped.advise_random()
-
-    def _room_for(self, table: Blocks, counts: Index, threads: int) -> DecodedBlocks:
-        specs = {name: spec for name, spec in self._specs.items() if name in table.fields}
-        return DecodedBlocks(counts, specs, CACHE_BYTES // len(self._tables), threads)
 
     def close(self) -> None:
         """Stop reading ahead, and release the maps and the decoded blocks."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import corrupt
 from iobench.formats import (
     Array,
     Index,
@@ -20,7 +19,7 @@ from iobench.formats import (
     offsets_of,
     raw_bytes,
 )
-from iobench.formats.placement import PIECE_ROWS
+from iobench.formats.placement import pieces_of
 from iobench.host.maps import SIGBUS_HANDLED
 from iobench.stream.addresses import AddressSpace, RowAddresses
 from iobench.stream.gather import Gather, gather_for, gather_spans
@@ -114,25 +113,10 @@ class SpanAddresses(AddressSpace):
         for field in schema.fields:
             place = places[field.name]
             begins, ends = place.edges(self.samples, self.starts[self.numbers(place.files)])
-            self._check_edges(field.name, place, begins, ends)
+            for rows in pieces_of(self.samples):
+                self.check_inside(field.name, place.files, *place.locate(rows), ends[rows] - begins[rows])
             self._edges[field.name] = begins, ends
             self.widths[field.name] = max(1, int((ends - begins).sum()) // self.samples)
-
-    def _check_edges(self, name: str, place: Spans, begins: Index, ends: Index) -> None:
-        """Raise CorruptArtifact for a sample that ends behind its file, or before it begins."""
-        numbers = self.numbers(place.files)
-        starts, sizes = self.starts[numbers], np.array(self.sizes)[numbers]
-        for low in range(0, self.samples, PIECE_ROWS):
-            begin, end = begins[low : low + PIECE_ROWS], ends[low : low + PIECE_ROWS]
-            file, _ = place.locate(np.arange(low, low + len(begin)))
-            if (beyond := np.flatnonzero(end > starts[file] + sizes[file])).size:
-                of, last = int(file[beyond[0]]), int(end[beyond[0]])
-                expected = f"{last - int(starts[of])} bytes"
-                raise corrupt(place.files[of], expected, f"{sizes[of]} bytes", kind="truncated")
-            if (wrong := np.flatnonzero((begin < starts[file]) | (end < begin))).size:
-                found = "a sample that ends before it begins"
-                path = place.files[int(file[wrong[0]])]
-                raise corrupt(path, f"{name} in rising order", found, kind="bad-placement")
 
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Return start and end positions of these rows of a field."""

@@ -20,7 +20,8 @@ import os
 import time
 from bisect import bisect
 from collections.abc import Generator, Sequence
-from itertools import chain, repeat
+from functools import partial
+from itertools import accumulate, chain, repeat
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ CHECK_BYTES = 32 << 20  # of batches, after which the files are looked at again
 VIEW_SLOTS = 2  # of batches whose rows lie apart
 LEAST_BATCHES = 4  # per segment: of shorter ones, too many batches would be copied, by one thread
 
-Segments = dict[str, list[tuple[int, int]]]  # first row and position of each run of adjacent rows, by field
+Segments = dict[str, list[tuple[int, int]]]  # position and rows of each run of adjacent rows, by field
 
 
 def segments_of(addresses: RowAddresses, schema: Schema, order: Order) -> Segments | None:
@@ -50,8 +51,8 @@ def segments_of(addresses: RowAddresses, schema: Schema, order: Order) -> Segmen
     most = max(1, schema.samples // (order.batch_size * LEAST_BATCHES))
     segments: Segments = {}
     for f in schema.fields:
-        runs = addresses.segments(f.name, most)
-        if runs is None or any(position % np.dtype(f.dtype).itemsize for _, position in runs):
+        runs = addresses.runs(f.name, 0, schema.samples, most)
+        if runs is None or any(position % np.dtype(f.dtype).itemsize for position, _ in runs):
             return None
         segments[f.name] = runs
     return segments
@@ -75,7 +76,10 @@ class ViewDelivery(BatchDelivery):
         super().__init__(backend)
         self._cached, self._addresses, self._schema, self._segments = backend, addresses, schema, segments
         batch_size = order.batch_size
-        self._firsts = {name: [row for row, _ in runs] for name, runs in segments.items()}
+        self._firsts = {
+            name: list(accumulate((count for _, count in runs[:-1]), initial=0))
+            for name, runs in segments.items()
+        }
         self._check_every = max(1, CHECK_BYTES // (batch_size * schema.sample_bytes))
         self._memory = GroupMemory(schema, batch_size, 1, VIEW_SLOTS, Transfer())
 
@@ -115,14 +119,13 @@ class ViewDelivery(BatchDelivery):
 
     def _runs(self, memory: Array) -> dict[str, list[torch.Tensor]]:
         """Return each field's runs of adjacent rows as tensors over a map."""
-        fields = {}
-        for f in self._schema.fields:
-            tensors, ends = [], [*self._firsts[f.name][1:], self._schema.samples]
-            for (row, position), end in zip(self._segments[f.name], ends, strict=True):
-                stored = memory[position : position + (end - row) * f.sample_bytes]
-                tensors.append(tensor_of(stored.view(f.dtype).reshape(end - row, *f.shape)))
-            fields[f.name] = tensors
-        return fields
+        return {
+            f.name: [
+                tensor_of(memory[low : low + count * f.sample_bytes].view(f.dtype).reshape(count, *f.shape))
+                for low, count in self._segments[f.name]
+            ]
+            for f in self._schema.fields
+        }
 
     def _views(self, rows: Rows, fields: dict[str, list[torch.Tensor]]) -> Tensors | None:
         """Return slices of the runs in which these rows lie; None if they lie in more than one."""
@@ -213,10 +216,7 @@ class GatherDelivery(BatchDelivery):
         self._memory.close()
 
     def _new_worker(self) -> WorkerPool[Group, list[Tensors]]:
-        return WorkerPool(self._gathered_ahead, 1)
-
-    def _gathered_ahead(self, group: Group) -> list[Tensors]:
-        return self._gathered(group, alone=True, look=True)
+        return WorkerPool(partial(self._gathered, alone=True, look=True), 1)
 
     def _gathered_now(self, group: Group, number: int) -> list[Tensors]:
         """Gather by the way that took less time lately; now and then try the other one for some groups."""

@@ -43,7 +43,7 @@ class ReadaheadWindow:
     def __init__(self, addresses: AddressSpace, batches: Sequence[Index]) -> None:
         self._addresses, self._batches = addresses, batches
         self._rows = max(1, WINDOW_BYTES // sum(addresses.widths.values()))
-        first, rows = next(self._pieces(0)), sum(map(len, batches))
+        first, rows = next(self.pieces(0)), sum(map(len, batches))
         whole = addresses.samples * sum(addresses.widths.values())
         self.is_small = whole <= SMALL_BYTES and addresses.samples <= MAX_READ_RATIO * rows
         self.fields = self._long(first) if len(first) < rows and not self.is_small else []
@@ -58,11 +58,8 @@ class ReadaheadWindow:
         """Return the number of the epoch's rows up to the end of these; None if they are not in it."""
         return self._ends.get(int(rows[-1]))
 
-    def pieces(self) -> Iterator[Index]:
-        """Yield all rows after the first batch, in pieces of whole batches."""
-        return self._pieces(1)
-
-    def _pieces(self, start: int) -> Iterator[Index]:
+    def pieces(self, start: int = 1) -> Iterator[Index]:
+        """Yield the rows from batch number `start` on, in pieces of whole batches."""
         gathered: list[Index] = []
         room = self._rows
         for batch in self._batches[start:]:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -169,7 +168,7 @@ def trainings(ranks: int, address: str, epochs: int) -> list[RankResults]:
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def same_batches(torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
+def _same_batches(torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
     """Return the verdict on a claim that both loaders return the same batches, from their hashes."""
     same = sum(one == other for one, other in zip(torch_s, ray_s, strict=False))
     count = max(len(torch_s), len(ray_s))
@@ -180,7 +179,7 @@ def same_batches(torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
     return judged(same == count, evidence, same_batches=same, batches=count)
 
 
-def same_losses(one: RankResults | dict[str, Any], other: dict[str, Any], pair: str) -> ClaimResult:
+def _same_losses(one: dict[str, Any], other: dict[str, Any], pair: str) -> ClaimResult:
     """Return the verdict on a claim that two trainings without BatchNorm have equal losses up to rounding."""
     largest: dict[str, float] = {}
     for dtype in TOLERANCES:
@@ -194,17 +193,18 @@ def same_losses(one: RankResults | dict[str, Any], other: dict[str, Any], pair: 
     return judged(same, evidence, compared=pair, steps=steps, **values)
 
 
-def same_accuracy(one: Sequence[float], other: Sequence[float], pair: str) -> ClaimResult:
+def _same_accuracy(one: dict[str, Any], other: dict[str, Any], pair: str) -> ClaimResult:
     """Return the verdict on a claim of equivalent accuracies with BatchNorm, from differences by seed."""
     from scipy import stats
 
-    differences = [a - b for a, b in zip(one, other, strict=True)]
+    accuracies = [[seed["accuracy"] for seed in results["batchnorm"]] for results in (one, other)]
+    differences = [a - b for a, b in zip(*accuracies, strict=True)]
     count, mean = len(differences), statistics.mean(differences)
     margin = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * statistics.stdev(differences) / count**0.5
     low, high = float(mean - margin), float(mean + margin)
     inside = low > -EQUIVALENT and high < EQUIVALENT
     outside = low >= EQUIVALENT or high <= -EQUIVALENT
-    means = statistics.mean(one), statistics.mean(other)
+    means = [*map(statistics.mean, accuracies)]
     evidence = (
         f"{pair}: with BatchNorm, over {count} seeds, accuracy {means[0]:.2%} against {means[1]:.2%}, "
         f"a difference of {100 * low:.2f} to {100 * high:.2f} points "
@@ -216,26 +216,20 @@ def same_accuracy(one: Sequence[float], other: Sequence[float], pair: str) -> Cl
 
 def unaffected(ranks: list[RankResults]) -> ClaimResult:
     """Return the verdict on a claim that batches, losses and accuracy are the same with both loaders."""
-    torch_s, ray_s = ([rank[kind] for rank in ranks] for kind in ("torch's workers", "Ray's actors"))
-    pair = "Ray's actors against torch's workers"
-    batches = [same_batches(a["hashes"], b["hashes"]) for a, b in zip(torch_s, ray_s, strict=True)]
-    accuracy = same_accuracy(_normed(ray_s[0]), _normed(torch_s[0]), pair)
-    return all_of([*batches, same_losses(ray_s[0], torch_s[0], pair), accuracy])
+    torch_s, ray_s = ([rank[kind] for rank in ranks] for kind in LOADERS)
+    batches = [_same_batches(a["hashes"], b["hashes"]) for a, b in zip(torch_s, ray_s, strict=True)]
+    compared = ray_s[0], torch_s[0], "Ray's actors against torch's workers"
+    return all_of([*batches, _same_losses(*compared), _same_accuracy(*compared)])
 
 
 def over_ranks(ranks: dict[str, list[RankResults]]) -> ClaimResult:
     """Return the verdict on a claim that a training over several ranks equals that of one process."""
     single, several = (ranks[name][0]["torch's workers"] for name in (SINGLE, RANKS))
-    pair = f"{RANKS} against {SINGLE}"
-    accuracy = same_accuracy(_normed(several), _normed(single), pair)
-    return all_of([same_losses(several, single, pair), accuracy])
+    compared = several, single, f"{RANKS} against {SINGLE}"
+    return all_of([_same_losses(*compared), _same_accuracy(*compared)])
 
 
-def _normed(results: dict[str, Any]) -> list[float]:
-    return [one["accuracy"] for one in results["batchnorm"]]
-
-
-def accuracies(ranks: dict[str, list[RankResults]]) -> Measurements:
+def _accuracies(ranks: dict[str, list[RankResults]]) -> Measurements:
     """Return the trainings with BatchNorm as contenders, with a round for each seed."""
     measured = Measurements({})
     for name, each in ranks.items():
@@ -280,53 +274,47 @@ class SlowTransform(Dataset[torch.Tensor]):
         return collated
 
 
-def speed(options: StudyOptions) -> Measurements:
+def _speed(options: StudyOptions) -> Measurements:
     """Measure epochs of every loader with every transform, and the time to the first batch of each."""
     batches, costs = options.sized(BATCHES, QUICK_BATCHES), options.sized(COSTS_S, QUICK_COSTS_S)
     requests: list[BatchRequest] = [(0.0, 1)] * batches  # of the next epoch: the sampler of all loaders
+    dataset, common = SlowTransform(), dict[str, Any](batch_size=None, sampler=requests)
+    parallel = {**common, "num_workers": HERE, "persistent_workers": True}
     with ExitStack() as ends:
-        loaders = _loaders(requests)
-        for loader in loaders.values():
-            ends.callback(getattr(loader, "close", lambda: None))
+        loaders: dict[str, Any] = {
+            MAIN_PROCESS: DataLoader(dataset, **common),
+            TORCH: DataLoader(dataset, **parallel),
+            RAY: RayLoader(dataset, **parallel),
+            RAY_ELSEWHERE: RayLoader(dataset, **{**parallel, "num_workers": ELSEWHERE}),
+        }
+        for name in (RAY, RAY_ELSEWHERE):
+            ends.callback(loaders[name].close)
         starts_s = {name: _first_batch_s(loader) for name, loader in loaders.items()}
         epochs = {f"{LIGHT}, {name}": (loaders[name], (0.0, SAMPLES)) for name in (MAIN_PROCESS, TORCH, RAY)}
         for cost in costs:
             workers = (TORCH, RAY, RAY_ELSEWHERE)
-            epochs |= {f"{cost_text(cost)}, {name}": (loaders[name], (cost, 1)) for name in workers}
+            epochs |= {f"{_cost(cost)}, {name}": (loaders[name], (cost, 1)) for name in workers}
         contenders = {name: timed(partial(_epoch, requests, *one)) for name, one in epochs.items()}
         measured = interleave(contenders, options.sized(5, 3), on_status=options.on_status)
     measured.figures.update(starts_s=starts_s, costs_s=list(costs), batches=batches)
     return measured
 
 
-def crossing(claims: Claims) -> str:
+def _crossing(claims: Claims) -> str:
     """Return the lowest cost of a transform at which cores of other hosts pay off, in words."""
     measured, costs = claims.measured, claims.figures["costs_s"]
-    names = {cost: (f"{cost_text(cost)}, {RAY_ELSEWHERE}", f"{cost_text(cost)}, {TORCH}") for cost in costs}
+    names = {cost: (f"{_cost(cost)}, {RAY_ELSEWHERE}", f"{_cost(cost)}, {TORCH}") for cost in costs}
     pays = [cost for cost in costs if claims.compare(*names[cost]).outcome == "faster"]
-    shipped = median(measured.seconds[f"{cost_text(0.0)}, {RAY}"]) / measured.figures["batches"]
+    shipped = statistics.median(measured.seconds[f"{_cost(0.0)}, {RAY}"]) / measured.figures["batches"]
     return (
         f"of the costs tried, {ELSEWHERE} actors are faster "
-        f"{f'from {cost_text(min(pays))} on' if pays else 'at none'}; without a transform, {RAY} take "
+        f"{f'from {_cost(min(pays))} on' if pays else 'at none'}; without a transform, {RAY} take "
         f"{seconds_text(shipped)} a MiB, and a network of 1 Gbit/s between hosts would add 8.4 ms"
     )
 
 
-def cost_text(seconds: float) -> str:
-    """Return a transform's cost as in contenders' names."""
+def _cost(seconds: float) -> str:
     return f"{1000 * seconds:g} ms/MiB"
-
-
-def _loaders(requests: list[BatchRequest]) -> dict[str, Any]:
-    dataset = SlowTransform()
-    common: dict[str, Any] = {"batch_size": None, "sampler": requests}
-    parallel = {**common, "num_workers": HERE, "persistent_workers": True}
-    return {
-        MAIN_PROCESS: DataLoader(dataset, **common),
-        TORCH: DataLoader(dataset, **parallel),
-        RAY: RayLoader(dataset, **parallel),
-        RAY_ELSEWHERE: RayLoader(dataset, **{**parallel, "num_workers": ELSEWHERE}),
-    }
 
 
 def _first_batch_s(loader: Any) -> float:
@@ -347,7 +335,7 @@ EPOCHS, QUICK_EPOCHS = 10, 2
 
 
 def _setup(options: StudyOptions) -> str:
-    tried = ", ".join(map(cost_text, options.sized(COSTS_S, QUICK_COSTS_S)))
+    tried = ", ".join(map(_cost, options.sized(COSTS_S, QUICK_COSTS_S)))
     epochs = options.sized(EPOCHS, QUICK_EPOCHS)
     return (
         f"{options.sized(BATCHES, QUICK_BATCHES)} batches of 1 MiB with transforms of {tried}, "
@@ -363,18 +351,18 @@ def _measure(options: StudyOptions) -> Measurements:
         import ray
 
         options.on_status("starting loaders")
-        shipped = speed(options)
+        shipped = _speed(options)
         epochs = options.sized(EPOCHS, QUICK_EPOCHS)
         address = ray.get_runtime_context().gcs_address
         options.on_status("trainings in one process and over 2 ranks")
         ranks = {SINGLE: trainings(1, address, epochs), RANKS: trainings(2, address, epochs)}
     data = f"batches of 1 MiB and trainings on {torch.get_num_threads()} cores"
-    return merged([shipped, accuracies(ranks)], data, ranks=ranks, **shipped.figures)
+    return merged([shipped, _accuracies(ranks)], data, ranks=ranks, **shipped.figures)
 
 
 def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
     ranks: dict[str, list[RankResults]] = claims.figures["ranks"]
-    light, heavy, faster = f"{LIGHT}, ", f"{cost_text(max(claims.figures['costs_s']))}, ", claims.faster
+    light, heavy, faster = f"{LIGHT}, ", f"{_cost(max(claims.figures['costs_s']))}, ", claims.faster
     starts = (f"{seconds_text(seconds)} ({name})" for name, seconds in claims.figures["starts_s"].items())
     return {
         "A training in one process is as accurate with it (there 90.65 against 91.09 %).": unaffected(
@@ -386,7 +374,7 @@ def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
         "A training by DDP is as accurate with it (there 88.98 against 89.84 %).": unaffected(ranks[RANKS]),
         "DDP over 2 ranks is the same training as one process.": over_ranks(ranks),
         "Where the transform is heavy, processors of other hosts load faster than this host's.": faster(
-            heavy + RAY_ELSEWHERE, heavy + TORCH, f"; {crossing(claims)}"
+            heavy + RAY_ELSEWHERE, heavy + TORCH, f"; {_crossing(claims)}"
         ),
         "Where it is light, actors load faster than torch's workers.": faster(
             light + RAY, light + TORCH, f"; first batch after {', '.join(starts)}"

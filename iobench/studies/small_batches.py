@@ -94,17 +94,17 @@ SIDE, SMALL_SIDE, CHANNELS = 64, 16, 3  # pixels
 COMPRESSIBILITY = 0.4  # about that of photographs with PNG and lz4
 
 
-def sizes_of(options: StudyOptions) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def _sizes(options: StudyOptions) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Return the number of patches, the batch sizes and the numbers of workers."""
     return options.sized((PUBLISHED, BATCHES, WORKERS), (QUICK, QUICK_BATCHES, QUICK_WORKERS))
 
 
-def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+def _contenders(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
     """Return every format with every batch size, and others with the smallest and the largest batch size.
 
     These are PNG with fewer workers and, on a GPU, pinned and pageable memory with few workers.
     """
-    _, batches, (*fewer, most) = sizes_of(options)
+    _, batches, (*fewer, most) = _sizes(options)
     ends = batches[0], batches[-1]
     contenders = {
         f"{name}, batch {batch}": _contender(opener, options, batch, most)
@@ -142,12 +142,12 @@ def _contender(
 
 
 def _prepared(options: StudyOptions, side: int) -> Manifest:
-    size = sizes_of(options)[0] * side * side * CHANNELS
+    size = _sizes(options)[0] * side * side * CHANNELS
     source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
     return warm_dataset(options, source, FORMATS, f"patches-{side}-{source.schema.samples}")
 
 
-def openers_of(options: StudyOptions, folder: Path) -> dict[str, Opener]:
+def _openers(options: StudyOptions, folder: Path) -> dict[str, Opener]:
     """Write PNG files into an empty folder, and return the opener of every format and of these."""
     png = formats.get("images")
     options.on_status("writing patches")
@@ -169,7 +169,7 @@ LEAST_BUSY = 0.005  # resolution of a GPU's utilization
 
 
 def _setup(options: StudyOptions) -> str:
-    samples, batches, workers = sizes_of(options)
+    samples, batches, workers = _sizes(options)
     return (
         f"{samples:,} generated patches of {SIDE} × {SIDE} × {CHANNELS} bytes ({COMPRESSIBILITY:.0%} of "
         f"each repeat one value), warm, batch {batches[0]} to {batches[-1]}, shuffled, "
@@ -178,10 +178,10 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    samples, batches, workers = sizes_of(options)
+    samples, batches, workers = _sizes(options)
     with scratch(options) as folder:
-        openers = openers_of(options, folder)
-        contenders = contenders_of(options, openers)
+        openers = _openers(options, folder)
+        contenders = _contenders(options, openers)
         measured = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
     options.on_status("reading HDF5 in forked workers that share one handle")
     both = openers["hdf5"], openers["npy"]
@@ -210,6 +210,8 @@ def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
         f"both would wait equally long{_over_batches(waits)}"
     )
     resized = "rows were appended to a chunked dataset created with maxshape=None"
+    packed = f"lmdb:codec=lz4, batch {few}", small
+    better, much_better = claims.faster(*packed), claims.at_least(TWICE, *packed)
     return {
         "An epoch with a larger batch is shorter.": claims.faster(
             large, small, _over_batches(claims), long=[small]
@@ -218,8 +220,8 @@ def _verdicts(claims: Claims) -> dict[str, ClaimResult]:
         f"With small batches, fewer workers are better than {most}.": claims.faster(
             f"{small}, {fewer} workers", small, by_workers, started=[small]
         ),
-        "LMDB with lz4 is better than PNG, but not so much better.": _lmdb(
-            claims, f"lmdb:codec=lz4, batch {few}", small
+        "LMDB with lz4 is better than PNG, but not so much better.": (
+            much_better.opposite() if better.verdict == REPRODUCED else better
         ),
         "The GPU is busier with larger batches (33, 31, 37, 52, 84 %).": claims.on_gpu(_utilization),
         "With small batches pageable memory is better than pinned.": claims.on_gpu(
@@ -254,11 +256,6 @@ def _over_workers(claims: Claims, batch: int) -> str:
 def _medians(claims: Claims, names: Mapping[str, str], of: str) -> str:
     texts = (seconds_text(statistics.median(claims.measured.seconds[name])) for name in names.values())
     return f"{of.format(', '.join(names))}: {', '.join(texts)}"
-
-
-def _lmdb(claims: Claims, packed: str, png: str) -> ClaimResult:
-    better = claims.faster(packed, png)
-    return claims.at_least(TWICE, packed, png).opposite() if better.verdict == REPRODUCED else better
 
 
 def _pinning(claims: Claims, side: int, batch: int) -> ClaimResult:

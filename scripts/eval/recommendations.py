@@ -75,7 +75,7 @@ def regret(
     used = replace(use, step_s=step_ms / 1000).key
     cases = [replace(case, step_s=step_ms / 1000) for case in cases]
     names = {case.key: f"{case.variant} · {loader_word(case)}, {case.order}" for case in cases}
-    rates, grid_s, _ = grid(manifest, cases, options, used)
+    rates, grid_s = grid(manifest, cases, options, used)
     yield {
         "outcome": result.outcome,
         "recommended": result.use.text,
@@ -101,9 +101,9 @@ def held_out(rates: Mapping[str, Mapping[int, float]], used: str) -> float:
 
     In the rounds by which the fastest of several equal cases was found, it is fastest by luck as well.
     """
+    parts = {key: [[by[n] for n in sorted(by)][first::2] for first in (0, 1)] for key, by in rates.items()}
     halves = [
-        {key: statistics.median(part) for key, all_ in rates.items() if (part := every_other(all_, first))}
-        for first in (0, 1)
+        {key: statistics.median(both[half]) for key, both in parts.items() if both[half]} for half in (0, 1)
     ]
     regrets = []
     for seen, judged in (halves, halves[::-1]):
@@ -112,37 +112,23 @@ def held_out(rates: Mapping[str, Mapping[int, float]], used: str) -> float:
     return statistics.mean(regrets)
 
 
-def every_other(by_round: Mapping[int, float], first: int) -> list[float]:
-    """Return the rates of every second round."""
-    return [by_round[number] for number in sorted(by_round)][first::2]
-
-
 def grid(
-    manifest: Manifest,
-    cases: Sequence[Case],
-    options: argparse.Namespace,
-    chosen: str,
-    few_rounds: int = FEW,
-    run_s: float | None = None,
-) -> tuple[dict[str, dict[int, float]], float, int]:
-    """Return samples per second near the fastest by case and round, seconds of the full grid, cases tried.
-
-    `run_s` are the seconds for all candidates in a few rounds, and for those that stay in more. Rounds are
-    cut to parts of an epoch for it; by default they are whole epochs.
-    """
-    measured = partial(records_of, manifest, out=options.folder / "grid.jsonl", max_time_s=run_s)
-    few, few_s = harness.timed(lambda: measured(cases, few_rounds))
-    round_s = sum(one.timing.open_s + one.timing.epochs_s for one in few) / few_rounds
-    grid_s = few_s + round_s * (options.rounds - few_rounds)  # processes are started once
+    manifest: Manifest, cases: Sequence[Case], options: argparse.Namespace, chosen: str
+) -> tuple[dict[str, dict[int, float]], float]:
+    """Return samples per second near the fastest by case and round, and the seconds of the full grid."""
+    measured = partial(records_of, manifest, options.folder / "grid.jsonl")
+    few, few_s = harness.timed(lambda: measured(cases, FEW))
+    round_s = sum(one.timing.open_s + one.timing.epochs_s for one in few) / FEW
+    grid_s = few_s + round_s * (options.rounds - FEW)  # processes are started once
     best = {key: max(by_round.values()) for key, by_round in rates_of(few).items()}
-    remaining = near(best, FACTORS[few_rounds]) | {chosen}
+    remaining = near(best, FACTORS[FEW]) | {chosen}
     rounds = min(MORE, options.rounds)
     more = rates_of(measured([case for case in cases if case.key in remaining], rounds))
     if rounds == options.rounds:
-        return more, grid_s, len(best)
+        return more, grid_s
     remaining = near({key: statistics.median(by_round.values()) for key, by_round in more.items()}, NEARER)
     last = [case for case in cases if case.key in remaining | {chosen}]
-    return rates_of(measured(last, options.rounds)), grid_s, len(best)
+    return rates_of(measured(last, options.rounds)), grid_s
 
 
 def near(rates: dict[str, float], times: float) -> set[str]:
@@ -150,11 +136,9 @@ def near(rates: dict[str, float], times: float) -> set[str]:
     return {key for key, rate in rates.items() if rate * times > max(rates.values())}
 
 
-def records_of(
-    manifest: Manifest, cases: Sequence[Case], rounds: int, out: Path, max_time_s: float | None = None
-) -> list[Record]:
+def records_of(manifest: Manifest, out: Path, cases: Sequence[Case], rounds: int) -> list[Record]:
     """Run the cases and return the valid records."""
-    options = RunOptions(cache=(cases[0].cache,), rounds=str(rounds), limits=False, max_time=max_time_s)
+    options = RunOptions(cache=(cases[0].cache,), rounds=str(rounds), limits=False)
     return run(manifest, options, out=out, observer=Observer(), cases=cases).valid_records
 
 
@@ -167,14 +151,9 @@ def rates_of(records: Sequence[Record]) -> dict[str, dict[int, float]]:
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the medians and the maxima of both regrets, and of the time."""
+    for text, name in (("regret", "regret"), ("regret by held-out rounds", "held out")):
+        values = [row[name] for row in rows]
+        yield f"{text}: median {statistics.median(values):.1%}, worst {max(values):.1%}"
     times = [row["of the grid's time"] for row in rows]
-    yield (f"{regrets(rows)}; time: median {statistics.median(times):.0%} of the grid's")
-
-
-def regrets(rows: list[Row]) -> str:
-    """Return the medians and the maxima of both regrets in words."""
-    named = {"regret": "regret", "regret by held-out rounds": "held out"}
-    return "; ".join(
-        f"{text}: median {statistics.median(values):.1%}, worst {max(values):.1%}"
-        for text, values in ((text, [row[name] for row in rows]) for text, name in named.items())
-    )
+    yield f"time: median {statistics.median(times):.0%} of the grid's"

@@ -1,13 +1,17 @@
 """Guarantees of the transfer to a device, as checks that mutations must fail: see test_mutations.
 
-Each takes a function that plugs in the simulated devices with a schedule, and raises AssertionError.
+Each takes a function that plugs in the simulated devices with a schedule, and raises AssertionError. CHECKS
+has them all by name.
 """
 
 from contextlib import closing
+from functools import partial
+from itertools import product
 
 import backend
 import numpy as np
 import torch
+from conftest import image_arrays
 from simulated import device
 
 from iobench import StreamLoader
@@ -19,7 +23,7 @@ from iobench.host.device import device_of
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
-from iobench.loading.order import Order
+from iobench.loading.order import ORDERS, Order
 from iobench.stream import pipeline
 from iobench.stream.backend_selection import select_backend
 from iobench.stream.options import ReadOptions
@@ -43,22 +47,27 @@ def batches_of_stream(manifest, index, order, threads=2, transform=None):
         yield from zip(running, rows, strict=True)
 
 
-def held_batches_are_what_was_asked_for(plug_in, schedule, manifest, arrays, index=0, order="random"):
+def held_batches_are_what_was_asked_for(plug_in, schedule, manifest, index, order):
     """Check every batch after all have arrived."""
     plug_in(schedule)
     held = list(batches_of_stream(manifest, index, order))
     device_of(device(index)).synchronize()
     for batch, rows in held:
-        for name, array in arrays.items():
+        for name, array in image_arrays().items():
             np.testing.assert_array_equal(batch[name].cpu().numpy(), array[rows])
     assert backend.machine().faults == []
 
 
-def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=0, order="random"):
+def dropped_batches_were_still_right(plug_in, schedule, manifest, index, order):
     """Check sums of batches dropped at once, computed in a consumer's stream that may be late."""
     plug_in(schedule)
-    result = []
-    for batch, rows in batches_of_stream(manifest, index, order):
+    assert_sums(batches_of_stream(manifest, index, order))
+
+
+def assert_sums(batches):
+    """Sum the fields of each batch where it is, and compare all sums when all batches are gone."""
+    result, arrays = [], image_arrays()
+    for batch, rows in batches:
         result.append((batch["x"].to(torch.int64).sum(), batch["y"].sum(), rows))
         del batch
     for images, labels, rows in result:
@@ -66,13 +75,12 @@ def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=
         assert int(labels) == int(arrays["y"][rows].sum())
 
 
-def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=12, batch_size=32):
+def memory_stays_flat(plug_in, schedule, manifest):
     """Check device and pinned memory over many epochs of training, each with slots of its own."""
     machine = plug_in(schedule)
-    where = f"{backend.NAME}:{index}"
-    loader = StreamLoader(manifest.root, format="npy", batch_size=batch_size, device=where)
-    pool, seen = machine.pools[index], []
-    for _ in range(epochs):
+    loader = StreamLoader(manifest.root, format="npy", batch_size=32, device=f"{backend.NAME}:0")
+    pool, seen = machine.pools[0], []
+    for _ in range(12):
         for batch in loader:
             (batch["x"] + 1).sum()
         del batch
@@ -93,7 +101,7 @@ def the_consumer_is_never_far_behind(plug_in, schedule, manifest):
     assert max(behind) <= MAX_BEHIND + 1, behind
 
 
-def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, loader, index=0):
+def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, loader):
     """Check that all copies and steps have ended when the epoch's time ends."""
     machine, left = plug_in(schedule), []
 
@@ -104,27 +112,27 @@ def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, load
 
     before, epoch.Meter = epoch.Meter, Meter
     try:
-        measured(manifest, loader, index, lambda batch: batch["x"] + 1)
+        measured(manifest, loader, 0, lambda batch: batch["x"] + 1)
     finally:
         epoch.Meter = before
     assert left[-1] == 0, left
 
 
-def no_copy_without_waiting_reads_pageable_memory(plug_in, schedule, manifest, loader, index=0):
+def no_copy_without_waiting_reads_pageable_memory(plug_in, schedule, manifest, loader):
     """Check that what is copied with `non_blocking` lies in pinned memory: the host waits otherwise."""
     machine = plug_in(schedule)
-    measured(manifest, loader, index, lambda batch: None)
+    measured(manifest, loader, 0, lambda batch: None)
     assert machine.faults == []
 
 
-def only_that_device_is_woken(plug_in, schedule, manifest, loader, index=1):
+def only_that_device_is_woken(plug_in, schedule, manifest, loader, index):
     """Check that neither copies nor pinned memory use another device."""
     machine = plug_in(schedule)
     measured(manifest, loader, index, lambda batch: None)
     assert set(machine.woken) == {index}, machine.woken
 
 
-def streamloader_wakes_only_its_device(plug_in, schedule, manifest, index=1):
+def streamloader_wakes_only_its_device(plug_in, schedule, manifest, index):
     """Check that training on a device other than the current one initializes no other device."""
     machine = plug_in(schedule)
     list(StreamLoader(manifest.root, format="npy", batch_size=32, device=f"{backend.NAME}:{index}"))
@@ -148,8 +156,9 @@ def peaks_are_each_case_s_own(plug_in, schedule, manifest):
     assert after == alone
 
 
-def copies_are_booked_as_waiting(plug_in, schedule, copy_s=0.02, step_s=0.01, steps=5, strict=False):
+def copies_are_booked_as_waiting(plug_in, schedule, manifest, strict):
     """Check copies of 20 ms in the consumer's stream and steps of 10 ms, by the device's clock."""
+    copy_s, step_s, steps = 0.02, 0.01, 5
     machine = plug_in(schedule, copy_bytes_per_s=1000 / copy_s)
     transfer = HostToDevice(device(0), non_blocking=True)
     clock = DeviceClock(transfer.device_api, strict)
@@ -174,18 +183,13 @@ def waiting_is_the_devices_own(plug_in, schedule, manifest, loader, index=0, var
     assert result.wait_p50_s <= result.wait_p99_s <= result.wait_s
 
 
-def dropped_batches_of_an_epoch_were_right(plug_in, schedule, manifest, arrays, loader, index=0):
+def dropped_batches_of_an_epoch_were_right(plug_in, schedule, manifest, loader, index=0):
     """Check sums of batches dropped at once, of a map-style loader."""
     plug_in(schedule)
-    job, result = job_of(manifest, "random", index), []
+    job = job_of(manifest, "random", index)
     rows = job.order.batches(manifest.schema.samples, 0)
     with closing(loaders.get(loader).on(job.device).open(job)) as epochs:
-        for batch in epochs.epoch(rows):
-            result.append((batch["x"].to(torch.int64).sum(), batch["y"].sum()))
-            del batch
-    for (images, labels), requested in zip(result, rows, strict=True):
-        assert int(images) == int(arrays["x"][requested].sum(dtype=np.int64))
-        assert int(labels) == int(arrays["y"][requested].sum())
+        assert_sums(zip(epochs.epoch(rows), rows, strict=True))
 
 
 def job_of(manifest, order, index, variant="npy", batch_size=BATCH):
@@ -210,3 +214,24 @@ def proved(manifest, loader, index, variant="npy", **chosen):
     check = Checksum(manifest.schema)
     measured(manifest, loader, index, check.add, variant, **chosen)
     return check.content
+
+
+def each(check, **values):
+    """Return a check with each combination of these values."""
+    return [partial(check, **dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())]
+
+
+EVERY, BOTH = {"loader": loaders.DEFAULT_LOADERS}, {"index": (0, 1)}
+CHECKS = {
+    "held": each(held_batches_are_what_was_asked_for, **BOTH, order=ORDERS),
+    "dropped": each(dropped_batches_were_still_right, **BOTH, order=ORDERS),
+    "flat": [memory_stays_flat],
+    "bounded": [the_consumer_is_never_far_behind],
+    "finished": each(nothing_is_unfinished_when_the_clock_stops, **EVERY),
+    "pageable": each(no_copy_without_waiting_reads_pageable_memory, **EVERY),
+    "woken": each(only_that_device_is_woken, **EVERY, **BOTH)
+    + each(streamloader_wakes_only_its_device, **BOTH),
+    "peaks": [peaks_are_each_case_s_own],
+    "booked": each(copies_are_booked_as_waiting, strict=(False, True)),
+    "waits": each(waiting_is_the_devices_own, **EVERY),
+}

@@ -19,37 +19,23 @@ LOADERS = loaders.DEFAULT_LOADERS
 pytest_plugins = "plugged"
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_copies_in_the_consumers_stream_are_waiting_and_not_computing(plug_in, schedule, strict):
-    checks.copies_are_booked_as_waiting(plug_in, schedule, strict=strict)
-
-
-def clocked(machine, loop, strict=False):
-    """Return the seconds of first batch, waiting and computing of a loop with a step per batch."""
+@pytest.mark.parametrize(
+    ("host_s", "step_s", "strict", "waited_s"),
+    [
+        (0.03, 0.01, False, 0.03 + 4 * 0.02),  # the device runs dry
+        (0.01, 0.03, False, 0.01),  # the host hides behind the device
+        (0.01, 0.03, True, 0.05),  # nothing overlaps
+    ],
+)
+def test_a_device_waits_for_its_host_as_long_as_it_has_nothing_to_do(late, host_s, step_s, strict, waited_s):
     clock = DeviceClock(device_of(device(0)), strict)
+    step = clock.around(lambda seconds: late.work(0, seconds))
     with clock:
-        loop(clock.around(lambda seconds: machine.work(0, seconds)))
-    return [clock.waits.first_s, clock.waits.total_s, clock.steps.total_s]
-
-
-def test_a_host_that_is_slower_than_the_device_leaves_it_idle(late):
-    def loop(step):
         for _ in range(5):
-            late.now += 0.03  # reads
-            step(0.01)
-
-    np.testing.assert_allclose(clocked(late, loop), [0.03, 0.03 + 4 * 0.02, 0.05])
-
-
-def test_a_host_that_is_faster_than_the_device_hides_behind_it(late):
-    def loop(step):
-        for _ in range(5):
-            late.now += 0.01
-            step(0.03)
-
-    np.testing.assert_allclose(clocked(late, loop), [0.01, 0.01, 0.15])
-    np.testing.assert_allclose(clocked(late, loop, strict=True), [0.01, 0.05, 0.15])  # nothing overlaps
+            late.now += host_s  # reads
+            step(step_s)
+    booked = [clock.waits.first_s, clock.waits.total_s, clock.steps.total_s]
+    np.testing.assert_allclose(booked, [host_s, waited_s, 5 * step_s])
 
 
 def test_copies_on_the_side_are_hidden_behind_steps(plug_in, images):
@@ -100,12 +86,8 @@ def test_on_the_cpu_it_is_the_hosts_clock(monkeypatch):
     with clock:
         for number in range(4):
             step(number)
-    assert (len(clock.steps), clock.waits.first_s, clock.waits.total_s, clock.steps.total_s) == (
-        4,
-        1.0,
-        4.0,
-        4.0,
-    )
+    booked = (len(clock.steps), clock.waits.first_s, clock.waits.total_s, clock.steps.total_s)
+    assert booked == (4, 1.0, 4.0, 4.0)
 
 
 def test_an_error_in_a_step_is_raised(late):

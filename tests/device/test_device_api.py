@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from backend import NAME, REAL
-from kinds import kind
+from kinds import has
+from kinds import kind as error_kind
 from simulated import device
 
 from iobench.base.errors import DeviceUnavailable, InvalidSettings
@@ -69,25 +70,21 @@ def built_for(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "expected"),
-    [(None, 0, "cpu"), ("cuda", 0, "cpu"), ("cuda", 2, "cuda:0"), ("mps", 1, "mps:0")],
+    ("kind", "count", "current", "named"),
+    [
+        (None, 0, 0, {"auto": "cpu"}),
+        ("cuda", 0, 0, {"auto": "cpu"}),
+        ("mps", 1, 0, {"auto": "mps:0"}),
+        *(
+            (one, 2, 0, {"cpu": "cpu", one: f"{one}:0", f"{one}:1": f"{one}:1"})
+            for one in ("cuda", "xpu", NAME)
+        ),
+        ("cuda", 4, 3, {"auto": "cuda:3", "cuda": "cuda:3", "cuda:1": "cuda:1"}),  # as a rank has set it
+    ],
 )
-def test_auto_is_the_accelerator_where_there_is_one(built_for, kind, count, expected):
-    built_for(kind, count)
-    assert str(pick_device("auto")) == expected
-
-
-@pytest.mark.parametrize("kind", ["cuda", "xpu", NAME])
-def test_devices_are_taken_by_name(built_for, kind):
-    built_for(kind, 2)
-    names = ("cpu", kind, f"{kind}:1")
-    assert [str(pick_device(name)) for name in names] == ["cpu", f"{kind}:0", f"{kind}:1"]
-
-
-@pytest.mark.parametrize("name", ["cuda", "auto"])
-def test_without_a_number_it_is_the_current_device_as_a_rank_has_set_it(built_for, name):
-    built_for("cuda", 4, current=3)
-    assert str(pick_device(name)) == "cuda:3"
+def test_a_name_is_a_device(built_for, kind, count, current, named):
+    built_for(kind, count, current)
+    assert {name: str(pick_device(name)) for name in named} == named
 
 
 @pytest.mark.parametrize(
@@ -95,28 +92,25 @@ def test_without_a_number_it_is_the_current_device_as_a_rank_has_set_it(built_fo
 )
 def test_an_unknown_device_is_refused_with_the_known_ones(built_for, name):
     built_for("cuda", 1)
-    with pytest.raises(InvalidSettings, check=kind("unknown-device")) as caught:
+    with pytest.raises(InvalidSettings, check=error_kind("unknown-device")) as caught:
         pick_device(name)
     assert repr(name) in caught.value.problem
     assert all(known in caught.value.hint for known in ("auto", "cpu", "cuda", "cuda:0"))
 
 
 @pytest.mark.parametrize(
-    ("count", "available"), [(0, "no CUDA device"), (1, "1 CUDA device"), (2, "2 CUDA devices")]
+    ("kind", "count", "name", "available"),
+    [
+        ("cuda", 0, "cuda:2", "no CUDA device"),
+        ("cuda", 1, "cuda:2", "1 CUDA device"),
+        ("cuda", 2, "cuda:2", "2 CUDA devices"),
+        *((None, 0, one, f"no {one.upper()} device") for one in ("cuda", "xpu", "mps")),
+    ],
 )
-def test_a_missing_device_is_refused_with_those_available(built_for, count, available):
-    built_for("cuda", count)
-    with pytest.raises(DeviceUnavailable, check=kind("device-unavailable", found=available)) as caught:
-        pick_device("cuda:2")
-    assert "--device cpu" in caught.value.hint
-
-
-@pytest.mark.parametrize("name", ["cuda", "xpu", "mps"])
-def test_a_backend_that_torch_was_not_built_for_is_unavailable(built_for, name):
-    built_for(None, 0)
-    with pytest.raises(
-        DeviceUnavailable, check=kind("device-unavailable", found=f"no {name.upper()} device")
-    ):
+def test_a_missing_device_is_refused_with_those_available(built_for, kind, count, name, available):
+    built_for(kind, count)
+    refused = error_kind("device-unavailable", found=available, hint=has("--device cpu"))
+    with pytest.raises(DeviceUnavailable, check=refused):
         pick_device(name)
 
 

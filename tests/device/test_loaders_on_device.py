@@ -123,9 +123,7 @@ def test_loaders_that_fill_the_device_themselves_bring_the_right_content(
         machine = plug_in(schedule)
         assert checks.proved(images, loader, index, order=order) == images.content
         assert set(machine.woken) == {index}
-        checks.dropped_batches_of_an_epoch_were_right(
-            plug_in, schedule, images, image_arrays(), loader, index
-        )
+        checks.dropped_batches_of_an_epoch_were_right(plug_in, schedule, images, loader, index)
 
 
 def no_wait_before_the_disk_writes(patch):
@@ -149,10 +147,10 @@ def outputs_on_no_stream_of_ours(patch):
 )
 def test_a_mutation_is_detected(plug_in, stand_in, images, monkeypatch, mutation, loader):
     check = checks.dropped_batches_of_an_epoch_were_right
-    check(plug_in, "everything late", images, image_arrays(), loader)
+    check(plug_in, "everything late", images, loader)
     mutation(monkeypatch)
     with pytest.raises(AssertionError):
-        check(plug_in, "everything late", images, image_arrays(), loader)
+        check(plug_in, "everything late", images, loader)
 
 
 @pytest.mark.parametrize("loader", ["dali"])

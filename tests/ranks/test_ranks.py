@@ -16,7 +16,7 @@ from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, RanksDi
 from iobench.bench import executor, limits
 from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.dataset.manifest import Manifest
-from iobench.host import hardware_limits, machine_load, rank_info
+from iobench.host import hardware_limits, machine_load, page_cache, rank_info
 from iobench.host.hardware_limits import Limit
 from iobench.loading.batching import Batching
 from iobench.loading.loaders import DEFAULT_LOADERS
@@ -114,25 +114,17 @@ def test_an_error_of_one_rank_is_raised_on_all_with_its_rank_and_fields():
     assert over_threads(one, ["a", "b", "b"]) == [[0, 1, 2]] * 3
 
 
-def test_the_same_error_of_all_ranks_names_none():
-    def one(group):
-        with pytest.raises(LoaderFailed, check=kind("loader-failed", problem="missing")):
-            run_on_all_ranks(group, lambda: (_ for _ in ()).throw(LoaderFailed("missing")))
-
-    over_threads(one)
-
-
-def test_an_error_of_several_ranks_counts_them():
+@pytest.mark.parametrize(
+    ("failing", "problem"), [((0, 1, 2), "gone"), ((1, 2), "rank 1 on b (and 1 more of 3 ranks): gone")]
+)
+def test_an_error_of_several_ranks_counts_them_and_one_of_all_names_none(failing, problem):
     def one(group):
         def call():
-            if group.info.rank:
-                raise LoaderFailed(f"disk {group.info.rank}")
+            if group.info.rank in failing:
+                raise LoaderFailed("gone")
 
-        with pytest.raises(LoaderFailed) as caught:
+        with pytest.raises(LoaderFailed, check=kind("loader-failed", problem=problem)):
             run_on_all_ranks(group, call)
-        assert caught.value.problem.startswith("rank 1 on b")
-        assert "1 more of 3" in caught.value.problem
-        assert caught.value.problem.endswith("disk 1")
 
     over_threads(one, ["a", "b", "b"])
 
@@ -239,31 +231,24 @@ def test_an_error_of_one_rank_fails_the_case_and_no_other(images, tmp_path, monk
     assert [one.case["loader"] for one in result.records].count("native") == 1
 
 
-def test_another_dataset_on_one_host_stops_the_run(images, floats, tmp_path, monkeypatch):
-    usual = Manifest.load.__func__
+@pytest.mark.parametrize("name", ["other-content", "no-dataset"])
+def test_another_dataset_or_none_on_one_host_stops_the_run(images, floats, tmp_path, monkeypatch, name):
+    usual, other = Manifest.load.__func__, floats.root if name == "other-content" else tmp_path
 
-    def other(cls, root):
-        return usual(cls, floats.root if threading.current_thread().name.endswith("_1") else root)
+    def load(cls, root):
+        return usual(cls, other if threading.current_thread().name.endswith("_1") else root)
 
-    monkeypatch.setattr(Manifest, "load", classmethod(other))
-    with pytest.raises(RanksDiffer, check=kind("other-content", path=images.root)) as caught:
+    monkeypatch.setattr(Manifest, "load", classmethod(load))
+    with pytest.raises(RanksDiffer, check=kind(name)) as caught:
         run_over(images, tmp_path / "r.jsonl", ["a", "b"])
-    assert caught.value.problem.startswith("rank 1 on b")
-    assert caught.value.expected == f"content {images.content:016x}"
-    assert caught.value.found == f"{floats.content:016x}"
-
-
-def test_a_host_without_the_dataset_stops_the_run(images, tmp_path, monkeypatch):
-    usual = Manifest.load.__func__
-
-    def missing(cls, root):
-        return usual(cls, tmp_path if threading.current_thread().name.endswith("_1") else root)
-
-    monkeypatch.setattr(Manifest, "load", classmethod(missing))
-    with pytest.raises(RanksDiffer, check=kind("no-dataset")) as caught:
-        run_over(images, tmp_path / "r.jsonl", ["a", "b"])
-    assert caught.value.problem.startswith("rank 1 on b")
-    assert str(tmp_path) in caught.value.path
+    error = caught.value
+    assert error.problem.startswith("rank 1 on b")
+    if name == "no-dataset":
+        assert str(tmp_path) in error.path
+        return
+    assert error.path == str(images.root)
+    assert error.expected == f"content {images.content:016x}"
+    assert error.found == f"{floats.content:016x}"
 
 
 def test_other_software_on_one_rank_is_named(monkeypatch):
@@ -277,7 +262,6 @@ def test_other_software_on_one_rank_is_named(monkeypatch):
 
 
 def test_iobench_s_own_code_is_part_of_the_software():
-    assert rank.software() == rank.software()
     assert {"iobench", "torch", "numpy", "iobench's code", "Python"} == set(rank.software())
 
 
@@ -293,32 +277,19 @@ def test_ranks_of_this_host_are_no_background_load_and_clocks_are_compared(monke
     assert (note.kind, note.values) == ("clock-skew", {"rank": "rank 1 on b", "skew_s": 5.0})
 
 
-def test_a_cold_run_evicts_once_for_each_host(floats, tmp_path, monkeypatch, by_file):
-    from iobench.host import page_cache
-
-    evicted, usual = [], page_cache.establish
-
-    def establish(mode, *rest):
-        evicted.append(mode)
-        return usual(mode, *rest)
-
-    monkeypatch.setattr(page_cache, "establish", establish)
-    result = run_over(floats, tmp_path / "r.jsonl", ["a", "a", "a"], cache=("cold",))
+@pytest.mark.parametrize("hosts", [["a", "a", "a"], ["a", "b", "b"]])
+def test_each_host_evicts_once_and_other_ways_are_named(floats, tmp_path, monkeypatch, by_file, hosts):
+    ways, usual = iter(["drop_caches", "posix_fadvise", "another"]), page_cache.establish
+    monkeypatch.setattr(page_cache, "establish", lambda *asked: {**usual(*asked), "method": next(ways)})
+    result = run_over(floats, tmp_path / "r.jsonl", hosts, cache=("cold",))
     assert not result.failures
-    assert evicted == ["cold"]
     (one,) = result.records
     assert one.cache.residency < 0.01
-
-
-def test_hosts_that_evict_in_different_ways_are_named(floats, tmp_path, monkeypatch, by_file):
-    from iobench.host import page_cache
-
-    ways, usual = iter(["drop_caches", "posix_fadvise"]), page_cache.establish
-    monkeypatch.setattr(page_cache, "establish", lambda *asked: {**usual(*asked), "method": next(ways)})
-    result = run_over(floats, tmp_path / "r.jsonl", ["a", "b", "b"], cache=("cold",))
+    several = "b" in hosts
     either = {"drop_caches on a, posix_fadvise on b", "posix_fadvise on a, drop_caches on b"}
-    assert result.records[0].cache.method in either
-    assert "mixed-eviction" in [warning.kind for warning in warnings_of(result.records)]
+    assert one.cache.method in (either if several else {"drop_caches"})
+    assert next(ways) == ("another" if several else "posix_fadvise"), "each host evicts once"
+    assert ("mixed-eviction" in [warning.kind for warning in warnings_of(result.records)]) == several
 
 
 def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from iobench.ranks.ray_hosts import Receiver, follow
 from iobench.terminal import scaling
 
 RANK_LOST = "iobench: error[rank-gone]: rank 1 on beta"
+HOST_GONE = RankLost("beta", kind="host-gone")
 
 
 class Host:
@@ -32,24 +33,21 @@ def quick(monkeypatch):
     monkeypatch.setattr(ray_hosts, "POLL_S", 0.001)
 
 
-def test_lines_of_the_first_host_and_errors_of_all_are_forwarded():
-    lines = []
-    first = Host((["round 1"], None), (["round 2"], None), ([], 0))
-    assert follow([first, Host((["torch's own"], None), ([], 0))], lines.append) == 0
-    assert lines == ["round 1", "round 2"]
-
-
-def test_the_same_error_of_several_hosts_is_one_line():
-    lines = []
-    assert follow([Host(([RANK_LOST], 1)), Host(([RANK_LOST], 1))], lines.append) == 1
-    assert lines == [RANK_LOST]
-
-
-def test_if_a_host_is_lost_the_others_name_its_rank():
-    lines = []
-    gone = RankLost("beta", kind="host-gone")
-    assert follow([Host(([], None), ([RANK_LOST], 1)), Host(gone)], lines.append) == 1
-    assert lines == [RANK_LOST]
+@pytest.mark.parametrize(
+    ("answers", "code", "lines"),
+    [
+        (  # the lines of the first host
+            [[(["round 1"], None), (["round 2"], None), ([], 0)], [(["torch's own"], None), ([], 0)]],
+            *(0, ["round 1", "round 2"]),
+        ),
+        ([[([RANK_LOST], 1)], [([RANK_LOST], 1)]], 1, [RANK_LOST]),  # the same error of all is one line
+        ([[([], None), ([RANK_LOST], 1)], [HOST_GONE]], 1, [RANK_LOST]),  # the others name its rank
+    ],
+)
+def test_lines_of_the_first_host_and_errors_of_all_are_forwarded(answers, code, lines):
+    said = []
+    assert follow([Host(*given) for given in answers], said.append) == code
+    assert said == lines
 
 
 @pytest.mark.parametrize("first", [([], 0), ([], None)])
@@ -57,7 +55,7 @@ def test_a_lost_host_that_no_rank_reports_ends_the_run_with_its_name(first, monk
     """Even if the ranks of the others never end."""
     monkeypatch.setattr(ray_hosts, "ENDING_S", 0.05)
     lines = []
-    assert follow([Host(first), Host(RankLost("beta", kind="host-gone"))], lines.append) == 1
+    assert follow([Host(first), Host(HOST_GONE)], lines.append) == 1
     (line,) = lines
     assert "[host-gone]" in line
     assert line.endswith(" beta")

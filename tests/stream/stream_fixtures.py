@@ -6,8 +6,9 @@ import shutil
 import pytest
 from conftest import every_dtype_arrays, image_arrays, prepared, require_disk
 from loop_disk import LoopDisk
-from stream_cases import PLACED, SAMPLES, VARIANTS, vector_arrays, wide_arrays
+from stream_cases import SAMPLES, VARIANTS, vector_arrays
 
+from iobench.host import page_cache
 from iobench.stream import direct_reader as direct_reads
 
 
@@ -35,12 +36,6 @@ def vectors(tmp_path_factory):
     return prepared(tmp_path_factory.mktemp("vectors"), vector_arrays(), VARIANTS)
 
 
-@pytest.fixture(scope="session")
-def wide(tmp_path_factory):
-    """Prepare a few samples of three pages each, in every variant with direct reads."""
-    return prepared(tmp_path_factory.mktemp("wide"), wide_arrays(), PLACED)
-
-
 @pytest.fixture
 def own(request, pictures, tmp_path):
     """Copy the variant `name` of `pictures` for a test that damages it."""
@@ -56,6 +51,12 @@ def real_direct(request, monkeypatch, tmp_path):
     if request.node.callspec.params.get("direct"):
         require_disk(tmp_path)
     monkeypatch.setattr(direct_reads, "SMALL_BYTES", 0)
+
+
+@pytest.fixture
+def always_warm(monkeypatch):
+    """Let no other process of the machine make the files cold."""
+    monkeypatch.setattr(page_cache, "residency", lambda files, sampled=False: 1.0)
 
 
 @pytest.fixture

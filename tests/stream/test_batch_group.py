@@ -2,14 +2,14 @@
 
 import itertools
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from conftest import image_arrays
 from stream_cases import SAMPLES, assert_batches, every_order, loader, rows_of
 
-from iobench.host import page_cache
-from iobench.loading.order import Order
+from iobench.loading.order import ORDERS, Order
 from iobench.stream import pipeline
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.pipeline import BatchGroup, joined
@@ -19,24 +19,19 @@ pytest_plugins = ("stream_fixtures",)
 ROWS = np.arange(100)[::-1].copy()
 
 
-@pytest.mark.parametrize("kind", ["random", "block"])
-def test_an_epoch_s_batches_are_joined(kind):
-    batches = list(Order(kind, 7, block_rows=3, window_batches=2).batches(100, 0))
-    for low, high in ((0, 4), (3, 9), (11, 15)):
-        assert (joined(batches[low:high]) == np.concatenate(batches[low:high])).all()
-
-
-def test_batches_that_do_not_follow_each_other_are_joined_all_the_same():
-    group = [ROWS[5:9], ROWS[0:5], ROWS[0:10:2]]
-    assert joined(group).tolist() == [row for batch in group for row in batch.tolist()]
-
-
-def test_slices_are_one_slice():
-    assert joined([slice(3, 5), slice(5, 9)]) == slice(3, 9)
-
-
-def test_slices_with_rows_of_another_rank_between_are_rows():
-    assert joined([slice(3, 5), slice(7, 9), slice(10, 11)]).tolist() == [3, 4, 7, 8, 10]
+@pytest.mark.parametrize(
+    "group",
+    [
+        *([*Order(kind, 7, block_rows=3, window_batches=2).batches(100, 0)][3:9] for kind in ORDERS),
+        [ROWS[5:9], ROWS[0:5], ROWS[0:10:2]],
+        [slice(3, 5), slice(7, 9), slice(10, 11)],  # of several ranks
+    ],
+)
+def test_batches_are_joined_to_one_slice_or_to_their_rows(group):
+    rows, every = joined(group), np.arange(100)
+    assert every[rows].tolist() == [row for batch in group for row in every[batch]]
+    adjacent = isinstance(group[0], slice) and all(one.stop == other.start for one, other in pairwise(group))
+    assert isinstance(rows, slice) == adjacent
 
 
 @pytest.mark.parametrize("rows", [ROWS[:23], slice(40, 63)], ids=["rows", "slice"])
@@ -58,14 +53,8 @@ def test_each_piece_of_a_group_is_claimed_once_and_the_last_one_is_known(rows):
     assert [group.is_last() for _ in pieces] == [False] * (len(pieces) - 1) + [True]
 
 
-@pytest.fixture
-def in_memory(monkeypatch):
-    """Take the files for warm, also after a test that evicted them: cold ones are not read in pieces."""
-    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
-
-
 @every_order
-@pytest.mark.usefixtures("in_memory")
+@pytest.mark.usefixtures("always_warm")
 def test_the_consumer_s_thread_reads_pieces_too(monkeypatch, pictures, order):
     threads, read = set(), CachedReader.read
 
@@ -81,7 +70,7 @@ def test_the_consumer_s_thread_reads_pieces_too(monkeypatch, pictures, order):
     assert "MainThread" in threads
 
 
-@pytest.mark.usefixtures("in_memory")
+@pytest.mark.usefixtures("always_warm")
 def test_idle_threads_read_pieces_of_the_first_batch(monkeypatch, pictures):
     together, calls, read = threading.Barrier(2, timeout=30), itertools.count(), CachedReader.read
 

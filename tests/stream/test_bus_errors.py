@@ -61,12 +61,6 @@ def ended_by_bus_error(action):
         in_child(quietly)
 
 
-def test_intact_files_are_read_without_error(path):
-    mapped = GuardedMap([path])
-    assert rows_of(mapped).tobytes() == path.read_bytes()
-    mapped.guard.check()
-
-
 def test_a_truncated_page_is_an_error_that_names_the_file(path):
     def look():
         mapped = GuardedMap([path])
@@ -113,37 +107,6 @@ def test_all_threads_that_access_lost_pages_get_the_error(path):
         return sorted(failed)
 
     assert in_child(look) == list(range(8))
-
-
-def test_a_second_file_is_read_on_after_the_first_has_failed(path, tmp_path):
-    other = tmp_path / "other"
-    other.write_bytes(path.read_bytes())
-
-    def look():
-        lost, fine = GuardedMap([path]), GuardedMap([other])
-        os.truncate(path, KEPT)
-        rows_of(lost).sum()
-        assert rows_of(fine).tobytes() == other.read_bytes()
-        fine.guard.check()
-        with pytest.raises(OSError):
-            lost.guard.check()
-
-    in_child(look)
-
-
-def test_a_bus_error_in_another_map_ends_the_process_as_before(path, tmp_path):
-    other = tmp_path / "other"
-    other.write_bytes(bytes(SIZE))
-
-    def look():
-        guarded = GuardedMap([path])
-        with open(other, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        os.truncate(other, KEPT)
-        guarded.guard.check()
-        rows_of(mapped).sum()
-
-    ended_by_bus_error(look)
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -263,10 +226,18 @@ def test_pages_that_lmdb_has_lost_are_an_error_and_leaves_without_keys(tmp_path)
     in_child(look)
 
 
-@pytest.mark.parametrize("folder", ["fil", "filer"])
-def test_maps_of_other_folders_are_left_alone(path, tmp_path, folder):
+GUARDS = {
+    "another file": lambda folder: GuardedMap([folder / "other"]).guard,
+    "the start of its name": lambda folder: FolderMapGuard(folder / "fil"),
+    "a name that begins alike": lambda folder: FolderMapGuard(folder / "filer"),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
+def test_a_bus_error_in_a_map_of_another_file_ends_the_process_as_before(path, tmp_path, guard):
     (tmp_path / "filer").mkdir()
-    ended_by_bus_error(lambda: cut_under(FolderMapGuard(tmp_path / folder), path))
+    (tmp_path / "other").write_bytes(bytes(SIZE))
+    ended_by_bus_error(lambda: cut_under(guard(tmp_path), path))
 
 
 def test_a_forked_child_is_not_guarded_by_its_parent(path):

@@ -45,12 +45,6 @@ def map_addresses(folder):
     return sorted(line.split()[0] for line in lines if f"{folder.resolve()}/" in line)
 
 
-@pytest.fixture
-def always_warm(monkeypatch):
-    """Let no other process of the machine make the files cold: they would be opened again."""
-    monkeypatch.setattr(page_cache, "residency", lambda files, sampled=False: 1.0)
-
-
 def minor_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
@@ -68,16 +62,6 @@ def test_files_are_open_until_the_loader_is_closed_or_gone(pictures, name, direc
     del one
     gc.collect()
     assert_nothing_left(pictures.root)
-
-
-@pytest.mark.parametrize("name", ["npy", "lmdb", "hdf5", "hdf5:compression=gzip"])
-@pytest.mark.usefixtures("always_warm")
-def test_a_completed_epoch_hands_its_maps_to_the_next(pictures, name):
-    one = loader(pictures, name, order="random")
-    list(one)
-    first = map_addresses(pictures.root)
-    list(one)
-    assert map_addresses(pictures.root) == first != []
 
 
 @every_order

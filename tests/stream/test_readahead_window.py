@@ -81,11 +81,14 @@ def test_large_blocks_are_requested(tmp_path, monkeypatch, stored, requested):
     assert set(ReadaheadWindow(BlockAddresses(schema, [table]), AT_RANDOM).fields) == requested
 
 
-@pytest.mark.parametrize(("rows", "small"), [(SAMPLES, True), (SAMPLES // 2, True), (SAMPLES // 3, False)])
+@pytest.mark.parametrize(
+    ("rows", "more", "small"),
+    [(SAMPLES, 0, True), (SAMPLES // 2, 0, True), (SAMPLES // 3, 0, False), (SAMPLES, 1, False)],
+)
 def test_a_small_dataset_is_requested_as_a_whole_unless_few_of_its_rows_are_needed(
-    tmp_path, monkeypatch, requested, rows, small
+    tmp_path, monkeypatch, requested, rows, more, small
 ):
-    monkeypatch.setattr(readahead, "SMALL_BYTES", VECTOR * SAMPLES)
+    monkeypatch.setattr(readahead, "SMALL_BYTES", VECTOR * SAMPLES - more)
     schema, result = places(tmp_path, SAMPLES, x=VECTOR)
     page_cache.evict([tmp_path / "x"])
     batches = np.array_split(np.random.default_rng(3).permutation(SAMPLES)[:rows], 4)
@@ -94,11 +97,6 @@ def test_a_small_dataset_is_requested_as_a_whole_unless_few_of_its_rows_are_need
         reader.read_ahead(batches)
         reader.batch(batches[0])
         assert (sum(requested) == VECTOR * SAMPLES) is small
-
-
-def test_a_dataset_larger_than_that_is_not_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(readahead, "SMALL_BYTES", VECTOR * SAMPLES - 1)
-    assert not ReadaheadWindow(RowAddresses(*places(tmp_path, SAMPLES, x=VECTOR)), AT_RANDOM).is_small
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))

@@ -1,17 +1,18 @@
 import ctypes
 import gc
 import threading
+from itertools import chain
 
 import pytest
 import torch
 from conftest import image_arrays
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from stream_cases import (
     SAMPLES,
+    WAYS,
     assert_batches,
     data_file,
-    either_order,
     every_variant,
     every_way,
     in_child,
@@ -43,22 +44,14 @@ def anonymous():
     return int(status_of("self", "RssAnon")) << 10
 
 
-@every_way
-@either_order
-@pytest.mark.usefixtures("real_direct")
-def test_batches_that_are_held_never_change(pictures, name, direct, order):
-    one = loader(pictures, name, direct=direct, order=order, batch_size=4)
-    held = [batch for _ in range(3) for batch in one]
-    assert_batches(held, SOURCE, [r for epoch in range(3) for r in rows_of(order, epoch, batch_size=4)])
-
-
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(held=st.lists(st.integers(0, 50)), order=st.sampled_from(ORDERS), direct=st.sampled_from([None, True]))
+@given(held=st.lists(st.integers(0, 101)), order=st.sampled_from(ORDERS), way=st.sampled_from(WAYS))
+@example(held=range(102), order="random", way=("lmdb", True))
 @pytest.mark.usefixtures("batch_by_batch")
-def test_held_batches_never_change(pictures, held, order, direct):
-    rows = rows_of(order, batch_size=4)
-    one = loader(pictures, "npy", direct=direct, order=order, batch_size=4)
-    retained = {number: batch for number, batch in enumerate(one) if number in held}
+def test_held_batches_never_change(pictures, held, order, way):
+    rows = [batch for epoch in (0, 1) for batch in rows_of(order, epoch, batch_size=4)]
+    one = loader(pictures, way[0], direct=way[1], order=order, batch_size=4)
+    retained = {number: batch for number, batch in enumerate(chain(one, one)) if number in held}
     assert_batches(retained.values(), SOURCE, [rows[number] for number in retained])
 
 
@@ -79,15 +72,16 @@ def test_memory_is_used_again_when_batches_are_dropped(pictures, name, direct):
 @every_way
 @pytest.mark.usefixtures("real_direct")
 def test_batches_share_no_memory_with_each_other_or_the_file(pictures, name, direct):
-    before = data_file(pictures.root, name).read_bytes()
-    held = list(loader(pictures, name, direct=direct, batch_size=4))
-    rows = rows_of("sequential", batch_size=4)
-    for batch in held[::2]:
-        for tensor in batch.values():
-            tensor.zero_()
-    assert_batches(held[1::2], SOURCE, rows[1::2])
-    assert not any(torch.any(batch["x"]) for batch in held[::2])
-    assert_batches(loader(pictures, name, direct=direct, batch_size=4), SOURCE, rows)
+    before, one = data_file(pictures.root, name).read_bytes(), loader(pictures, name, direct=direct)
+    rows = rows_of("sequential")
+    for _ in range(2):
+        held = list(one)
+        assert_batches(held, SOURCE, rows)
+        for batch in held[::2]:
+            for tensor in batch.values():
+                tensor.zero_()
+        assert_batches(held[1::2], SOURCE, rows[1::2])
+        assert not any(torch.any(batch["x"]) for batch in held[::2])
     assert data_file(pictures.root, name).read_bytes() == before
 
 

@@ -1,5 +1,6 @@
 """StreamLoader over samples that differ in length: each batch as values and offsets, in every format."""
 
+import contextlib
 import os
 
 import numpy as np
@@ -10,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import kind
 from ragged_cases import BatchSource, RaggedSource, batch_of
-from stream_cases import assert_nothing_left, every_order, rows_of
-from stream_loaders import stream_loader
+from stream_cases import SAMPLES, assert_batches, assert_nothing_left, every_order, loader, rows_of
 
 import iobench
 from iobench import StreamLoader, formats
@@ -24,7 +24,6 @@ from iobench.stream.gather import gather_spans
 
 HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name != "audio"]
 PLACED = ["npy", "memmap", "safetensors", "hdf5:chunk_bytes=0"]
-SAMPLES, BATCH = 203, 16
 LENGTHS = np.random.default_rng(3).choice([0, 1, 2, 40, 700], SAMPLES)
 
 
@@ -38,31 +37,12 @@ def ragged(source, tmp_path_factory):
     return iobench.prepare(source, [*HOLDERS, PLACED[-1]], data_dir=tmp_path_factory.mktemp("ragged"))[0]
 
 
-def loader(manifest, name, **options):
-    width = manifest.schema.sample_bytes
-    blocks = {"block_bytes": 10 * width, "window_bytes": 3 * BATCH * width}
-    return stream_loader(manifest.root, format=name, batch_size=BATCH, **{**blocks, **options})
-
-
-def assert_batches(batches, source, rows):
-    batches = list(batches)
-    assert len(batches) == len(rows)
-    for batch, expected in zip(batches, rows, strict=True):
-        for name, own in batch.items():
-            wanted = source.batch[name][expected]
-            if isinstance(wanted, Ragged):
-                np.testing.assert_array_equal(own.values.numpy(), wanted.values, strict=True)
-                np.testing.assert_array_equal(own.offsets.numpy(), wanted.offsets, strict=True)
-            else:
-                np.testing.assert_array_equal(own.numpy(), wanted, strict=True)
-
-
 @every_order
 @pytest.mark.parametrize("name", [*HOLDERS, PLACED[-1]])
 def test_every_sample_comes_once_in_its_place_in_two_epochs(ragged, source, name, order):
     one = loader(ragged, name, order=order)
     for epoch in range(2):
-        assert_batches(one, source, rows_of(order, epoch))
+        assert_batches(one, source.batch, rows_of(order, epoch))
     one.close()
     assert_nothing_left(ragged.root)
 
@@ -75,7 +55,7 @@ def test_cold_files_give_the_same_batches(monkeypatch, ragged, source, name, ord
         monkeypatch.setattr(readahead, constant, 1 << 13)
     monkeypatch.setattr(readahead, "LONG_BYTES", long_bytes)
     page_cache.evict(ragged.files_of(name))
-    assert_batches(loader(ragged, name, order=order), source, rows_of(order))
+    assert_batches(loader(ragged, name, order=order), source.batch, rows_of(order))
     assert_nothing_left(ragged.root)
 
 
@@ -102,7 +82,7 @@ def test_samples_between_others_are_found(monkeypatch, one_field, tmp_path, orde
         page_cache.evict(manifest.files_of(name))
     one = loader(manifest, name, order=order)
     for epoch in range(2):
-        assert_batches(one, one_field, rows_of(order, epoch))
+        assert_batches(one, one_field.batch, rows_of(order, epoch))
 
 
 @pytest.mark.parametrize("name", ["npy", "lmdb"])
@@ -110,15 +90,14 @@ def test_samples_between_others_are_found(monkeypatch, one_field, tmp_path, orde
 def test_threads_and_ranks_give_the_same_batches(monkeypatch, ragged, source, name, options):
     monkeypatch.setattr(pipeline, "PIECE_BYTES", 1 << 12)  # many pieces of a group at a time
     rows = rows_of("random", **{key: value for key, value in options.items() if key != "threads"})
-    assert_batches(loader(ragged, name, order="random", **options), source, rows)
+    assert_batches(loader(ragged, name, order="random", **options), source.batch, rows)
 
 
 @pytest.mark.parametrize("name", ["npy", "lmdb"])
 def test_some_fields_in_the_order_asked_for(ragged, source, name):
     for names in (["label", "tokens"], ["audio"], ["label"]):
-        batches = list(loader(ragged, name, fields=names))
-        assert all(list(batch) == names for batch in batches)
-        assert_batches(batches, source, rows_of("sequential"))
+        chosen = {field: source.batch[field] for field in names}
+        assert_batches(loader(ragged, name, fields=names), chosen, rows_of("sequential"))
 
 
 @pytest.mark.parametrize("name", ["npy", "lmdb"])
@@ -129,7 +108,7 @@ def test_a_resumed_loop_yields_the_same_batches(ragged, source, name):
         next(running)
     again.load_state_dict(first.state_dict())
     running.close()
-    assert_batches(again, source, rows_of("random")[4:])
+    assert_batches(again, source.batch, rows_of("random")[4:])
 
 
 def test_a_transform_gets_ragged_fields_and_may_return_them(ragged, source):
@@ -137,10 +116,10 @@ def test_a_transform_gets_ragged_fields_and_may_return_them(ragged, source):
         tokens = batch["tokens"]
         return {"tokens": Ragged(tokens.values.to(torch.int32) + 1, tokens.offsets), "label": batch["label"]}
 
-    batches = list(loader(ragged, "npy", transform=transform))
-    for batch, rows in zip(batches, rows_of("sequential"), strict=True):
-        wanted = source.batch["tokens"][rows]
-        assert (batch["tokens"].values.numpy() == wanted.values.astype(np.int32) + 1).all()
+    tokens = source.batch["tokens"]
+    more = Ragged(tokens.values.astype(np.int32) + 1, tokens.offsets)
+    wanted = {"tokens": more, "label": source.batch["label"]}
+    assert_batches(loader(ragged, "npy", transform=transform), wanted, rows_of("sequential"))
 
 
 def test_groups_larger_than_their_slot_get_memory_of_their_own(tmp_path, monkeypatch):
@@ -151,16 +130,15 @@ def test_groups_larger_than_their_slot_get_memory_of_their_own(tmp_path, monkeyp
     manifest = iobench.prepare(source, ["npy"], data_dir=tmp_path)[0]
     one = StreamLoader(manifest.root, format="npy", batch_size=2)
     kept = list(one)  # all at once: no memory may be used twice
-    assert_batches(kept, source, [np.arange(low, low + 2) for low in range(0, 400, 2)])
+    assert_batches(kept, source.batch, [np.arange(low, low + 2) for low in range(0, 400, 2)])
 
 
 def test_a_dataset_without_any_element_has_empty_batches(tmp_path):
     source = RaggedSource([0, 0, 0])
     manifest = iobench.prepare(source, ["npy", "lmdb"], data_dir=tmp_path)[0]
     for name in ("npy", "lmdb"):
-        assert_batches(
-            StreamLoader(manifest.root, format=name, batch_size=2), source, [np.arange(2), np.array([2])]
-        )
+        one = StreamLoader(manifest.root, format=name, batch_size=2)
+        assert_batches(one, source.batch, [np.arange(2), np.array([2])])
 
 
 def test_reads_past_the_page_cache_are_refused(ragged):
@@ -187,22 +165,21 @@ def test_spans_that_lead_out_of_their_file_are_refused(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(bytes(20))
     schema = Schema(2, (Field("x", (-1,), "uint16"),), totals={"x": 9})
-    SpanAddresses(schema, {"x": AdjacentSpans((path,), 2, 2, np.array([0, 4, 9]))})
-    with pytest.raises(CorruptArtifact, check=kind("truncated")):
-        SpanAddresses(schema, {"x": AdjacentSpans((path,), 4, 2, np.array([0, 4, 9]))})
-    for offset, size in (([-8, 0], [4, 4]), ([0, 8], [4, -2])):
-        listed = ListedSpans((path,), np.zeros(len(offset), np.int64), np.array(offset), np.array(size))
-        with pytest.raises(CorruptArtifact, check=kind("bad-placement")):
-            SpanAddresses(schema, {"x": listed})
     other = tmp_path / "y"
     other.write_bytes(bytes(4))
-    for size, wrong in ((4, False), (6, True)):  # the second sample is in a file of 4 bytes
-        listed = ListedSpans((path, other), np.array([0, 1]), np.array([0, 0]), np.array([4, size]))
-        if not wrong:
-            SpanAddresses(schema, {"x": listed})
-            continue
-        with pytest.raises(CorruptArtifact, check=kind("truncated", path=other)):
-            SpanAddresses(schema, {"x": listed})
+    for cause, file, offset, size in (
+        (None, [0, 1], [0, 0], [4, 4]),
+        (kind("truncated", path=other), [0, 1], [0, 0], [4, 6]),  # the second sample is in a file of 4 bytes
+        (kind("bad-placement"), [0, 0], [-8, 0], [4, 4]),
+        (kind("bad-placement"), [0, 0], [0, 8], [4, -2]),
+        (None, None, 2, 2),
+        (kind("truncated", path=path), None, 4, 2),
+    ):
+        place = AdjacentSpans((path,), offset, size, np.array([0, 4, 9]))
+        if file:
+            place = ListedSpans((path, other), np.array(file), np.array(offset), np.array(size))
+        with pytest.raises(CorruptArtifact, check=cause) if cause else contextlib.nullcontext():
+            SpanAddresses(schema, {"x": place})
 
 
 @settings(deadline=None, max_examples=300)

@@ -3,27 +3,18 @@
 import gc
 import json
 import os
-import sys
 import time
 
 import pytest
-import torch
 from conftest import numbers
-from kinds import kind
+from kinds import kind, refused_as
 from object_cases import FORMATS, SAMPLES
-from stream_cases import BATCH, in_child, our_threads, rows_of
+from stream_cases import BATCH, in_child, our_threads
 from stream_loaders import stream_loader
 
 import iobench
 from iobench import StreamLoader
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidOption,
-    InvalidSettings,
-    LoaderFailed,
-    ManifestError,
-    MissingDependency,
-)
+from iobench.base.errors import CorruptArtifact, InvalidOption, InvalidSettings, LoaderFailed, ManifestError
 from iobench.dataset.remote_dataset import check_target, publish
 from iobench.objects import client, request_pool
 
@@ -33,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """Take no request for one that stalls: none does here, however busy the machine is."""
-    monkeypatch.setattr(request_pool, "STALL_S", 60.0)
+    """Abandon no request, however busy the machine is."""
     monkeypatch.setattr(request_pool, "CLOSE_S", 60.0)
 
 
@@ -66,13 +56,6 @@ def test_batches_are_those_of_the_folder(loader, variant, order):
     assert content(remote) == content(local)
 
 
-def test_fields_and_transform(loader):
-    one = loader(fields=["y"], transform=lambda batch: {"twice": 2 * batch["y"]})
-    assert torch.cat([b["twice"] for b in one]).tolist() == [
-        2 * y.item() for b in loader(local=True) for y in b["y"]
-    ]
-
-
 @pytest.mark.parametrize("order", ["sequential", "random", "block"])
 def test_a_state_resumes_over_a_folder_and_over_a_store(loader, order):
     whole = content(loader(local=True, order=order))
@@ -85,13 +68,6 @@ def test_a_state_resumes_over_a_folder_and_over_a_store(loader, order):
         rest = loader(local=again, order=order)
         rest.load_state_dict(state)
         assert content(rest) == whole[5:]
-
-
-def test_ranks_share_the_samples(loader):
-    for rank in range(3):
-        share = content(loader(rank=rank, world_size=3, order="random"))
-        assert share == content(loader(local=True, rank=rank, world_size=3, order="random"))
-        assert len(share) == len(rows_of("random", rank=rank, world_size=3))
 
 
 def test_the_options_of_requests_decide_the_requests(loader, server):
@@ -214,9 +190,8 @@ def test_an_object_that_is_replaced_ends_the_epoch_and_the_next(loader, tmp_path
     content_[-1] ^= 1
     path.write_bytes(content_)
     for _ in range(2):
-        with pytest.raises(CorruptArtifact, check=kind("replaced")) as error:
+        with refused_as("replaced"):
             list(one)
-        assert "\n" not in str(error.value)
     assert our_threads() == []
 
 
@@ -242,12 +217,6 @@ def test_a_forked_child_is_told_so(loader, server):
                 action()
 
     in_child(child)
-
-
-def test_without_obstore(loader, monkeypatch, server):
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(MissingDependency, match=r"iobench\[s3\]"):
-        loader()
 
 
 def test_leaving_an_epoch_costs_no_further_tries(loader, server, monkeypatch):

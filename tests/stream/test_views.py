@@ -38,19 +38,6 @@ SOURCE = image_arrays(SAMPLES)
 
 
 @every_view
-def test_what_is_written_into_a_batch_is_in_no_file_and_no_later_epoch(pictures, name):
-    before, one = data_file(pictures.root, name).read_bytes(), loader(pictures, name)
-    for epoch in range(2):
-        held = list(one)
-        assert_batches(held, SOURCE, rows_of("sequential", epoch))
-        for batch in held[::2]:
-            for tensor in batch.values():
-                tensor.zero_()
-        assert_batches(held[1::2], SOURCE, rows_of("sequential", epoch)[1::2])
-    assert data_file(pictures.root, name).read_bytes() == before
-
-
-@every_view
 def test_a_batch_is_no_copy_unless_it_is_asked_for_and_outlives_the_loader(pictures, name):
     for copy in (False, True):
         one = loader(pictures, name, copy=copy)
@@ -108,8 +95,8 @@ def test_cold_files_are_read_into_the_page_cache_ahead_of_their_views(own_vector
 
 @pytest.mark.parametrize("name", ["npy", "lmdb", "hdf5"])
 @pytest.mark.parametrize("order", ["random", "block"])
+@pytest.mark.usefixtures("always_warm")
 def test_rows_in_memory_are_gathered_in_groups(monkeypatch, vectors, name, order):
-    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
     monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 750 * 4008)
     one = loader(vectors, name, order=order, batch_size=250)
     for epoch in range(2):
@@ -118,10 +105,10 @@ def test_rows_in_memory_are_gathered_in_groups(monkeypatch, vectors, name, order
 
 
 @pytest.mark.parametrize(("worked", "ahead"), [(1_000_000, 0), (0, 2)])
+@pytest.mark.usefixtures("always_warm")
 def test_the_thread_gathers_only_while_the_consumer_sleeps(monkeypatch, vectors, worked, ahead):
     """Each look at the clocks is a millisecond after the one before, of which it `worked` so long."""
     clocks = {"perf_counter_ns": itertools.count(0, 1_000_000), "thread_time_ns": itertools.count(0, worked)}
-    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
     monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 1)
     monkeypatch.setattr(
         consumer_delivery, "time", SimpleNamespace(**{n: c.__next__ for n, c in clocks.items()})
@@ -139,6 +126,7 @@ def test_the_thread_gathers_only_while_the_consumer_sleeps(monkeypatch, vectors,
 
 
 @pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.usefixtures("always_warm")
 def test_torch_s_threads_are_used_where_they_are_faster_and_only_there(monkeypatch, vectors, busy):
     clock, ways, gather = itertools.count(), [], CachedReader.gather
 
@@ -148,7 +136,6 @@ def test_torch_s_threads_are_used_where_they_are_faster_and_only_there(monkeypat
             next(clock)
         gather(self, rows, out, alone)
 
-    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
     monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 1)
     clocks = SimpleNamespace(perf_counter_ns=clock.__next__, thread_time_ns=lambda: 0)
     monkeypatch.setattr(consumer_delivery, "time", clocks)

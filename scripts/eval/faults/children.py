@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from eval.faults.registry import Outcome
 from iobench.base.errors import IobenchError
 
 DONE, REFUSED, CRASHED, INTERRUPTED, HANGS = 0, 1, 70, 130, "hangs"
@@ -77,6 +78,11 @@ def failure_of(result: ChildResult) -> str | None:
     if result.code == DONE or (result.code == REFUSED and is_one_line(result.output)):
         return None
     return f"exit {result.code}: {result.output[-MAX_MESSAGE:]}"
+
+
+def tried(fault: str, work: Callable[..., None], *arguments: object, timeout_s: float = TIMEOUT_S) -> Outcome:
+    """Return a fault and what is wrong about the end of a child that met it."""
+    return fault, failure_of(run_forked(partial(work, *arguments), timeout_s=timeout_s))
 
 
 def _start(work: Callable[[], None], stderr: int) -> int:

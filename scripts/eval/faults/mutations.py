@@ -7,6 +7,7 @@ import json
 import random
 import re
 import struct
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from crc32c import crc32c
@@ -54,6 +55,15 @@ def mutated(body: dict[str, Any], rng: random.Random) -> str:
         holder[key] = rng.choice(VALUES)
         return f"{path} = {str(holder[key])[:40]!r}"
     return f"{path} {mutation}"
+
+
+def mutations(
+    bodies: Sequence[dict[str, Any]], numbers: Iterable[int], rng: random.Random
+) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield copies of the bodies in turn, each with one to three changes: number, copy and description."""
+    for number in numbers:
+        body = copy.deepcopy(bodies[number % len(bodies)])
+        yield number, body, "; ".join(mutated(body, rng) for _ in range(rng.choice((1, 1, 1, 2, 3))))
 
 
 def _random_place(body: dict[str, Any], rng: random.Random) -> tuple[Any, Any, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import iobench
-from eval.faults.children import failure_of, run_forked, run_or_raise
+from eval.faults.children import run_or_raise, tried
 from eval.faults.corruptions import CORRUPTIONS, corrupt
 from eval.faults.foreign_data import ForeignData, foreign_data
 from eval.faults.reading import READERS, VERIFYING, assert_right
@@ -39,12 +39,9 @@ def prepared_data(trials: Trials) -> Iterator[Outcome]:
             root / file.relative_to(datasets.manifest_for(variant).root) for file in datasets.files(variant)
         ]
         file = corrupt(corruption, files, foreign_files, keep_times, trials.rng)
-        result = run_forked(functools.partial(_read, root, variant, way))
         where = f"{variant}'s index" if index_cache.FOLDER in file.parts else variant
-        yield (
-            f"{number}: {corruption} in {file.name} of {where}{TIMES[keep_times]}, {way}",
-            failure_of(result),
-        )
+        fault = f"{number}: {corruption} in {file.name} of {where}{TIMES[keep_times]}, {way}"
+        yield tried(fault, _read, root, variant, way)
         shutil.rmtree(root.parent)
 
 
@@ -69,12 +66,9 @@ def external_data(trials: Trials) -> Iterator[Outcome]:
             run_or_raise(functools.partial(data.add, trials.folder / str(number)))
             keep_times = trials.rng.random() < 0.5
         file = corrupt(corruption, data.files, foreign_files, keep_times, trials.rng)
-        result = run_forked(functools.partial(_use, data, trials.folder / str(number), way, after))
         when = f"after it was added{TIMES[keep_times]}" if after else "before it was added"
-        yield (
-            f"{number}: {corruption} in {file.name} of foreign {data.variant} {when}, {way}",
-            failure_of(result),
-        )
+        fault = f"{number}: {corruption} in {file.name} of foreign {data.variant} {when}, {way}"
+        yield tried(fault, _use, data, trials.folder / str(number), way, after)
         shutil.rmtree(trials.folder / str(number))
 
 

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eval.faults.children import HANGS, drop_rights, failure_of, run_forked, run_or_raise
+from eval.faults.children import HANGS, TIMEOUT_S, drop_rights, run_or_raise, tried
 from eval.faults.cli_runs import CliResult, run_cli
 from eval.faults.mounts import mounts_permitted
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import LOADER, NAME, PrepareCall
 
-TIMEOUT_S = 120
 EACH = 4  # commands in each environment
 NO_TEMPORARY_FOLDER = "no-temporary-folder"  # a folder of code that hides all of them
 RUN = "run --rounds 2 --no-limits --format npy"
@@ -119,8 +118,7 @@ def environments(trials: Trials) -> Iterator[Outcome]:
         result = environment.start(line.split(), trials.folder)
         yield f"{environment.name}: {line}", _problem(environment, result)
     for line in trials.sample(COMMANDS, quick=6):
-        work = functools.partial(_without_processes, trials.folder, line)
-        yield f"no other process: {line}", failure_of(run_forked(work, timeout_s=TIMEOUT_S))
+        yield tried(f"no other process: {line}", _without_processes, trials.folder, line)
 
 
 def _problem(environment: Environment, result: CliResult | None) -> str | None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from eval.faults.children import failure_of, run_forked, run_or_raise
+from eval.faults.children import run_or_raise, tried
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.mounts import fill, mount_small, mounts_permitted
 from eval.faults.registry import Outcome, Trials, kind
@@ -43,16 +43,15 @@ def full_disk(trials: Trials) -> Iterator[Outcome]:
     (trials.folder / "data" / "results").mkdir(exist_ok=True)
     (trials.folder / "disk").mkdir()
     for room in trials.sample((0, 4096, 8192, 12288, 16384, 65536), quick=2):
-        work = functools.partial(_results_on_a_full_disk, trials.folder, RECOMMEND, "npy", room)
-        yield f"results: {RECOMMEND}, {room} bytes of room", failure_of(run_forked(work))
+        fault = f"results: {RECOMMEND}, {room} bytes of room"
+        yield tried(fault, _results_on_a_full_disk, trials.folder, RECOMMEND, "npy", room)
     for number in trials.numbers(full=120, quick=18):
         room = trials.rng.choice((0, 0, 4096, 8192, 65536))
         line, shown = SAVING[number % len(SAVING)]
-        work = functools.partial(_results_on_a_full_disk, trials.folder, line, shown, room)
-        yield f"results {number}: {line}, {room} bytes of room", failure_of(run_forked(work))
-        form = trials.rng.choice(installed_formats())
-        work = functools.partial(_data_on_a_full_disk, trials.folder, form, trials.rng.randrange(SIZE))
-        yield f"data {number}: {form}", failure_of(run_forked(work))
+        fault = f"results {number}: {line}, {room} bytes of room"
+        yield tried(fault, _results_on_a_full_disk, trials.folder, line, shown, room)
+        form, room = trials.rng.choice(installed_formats()), trials.rng.randrange(SIZE)
+        yield tried(f"data {number}: {form}", _data_on_a_full_disk, trials.folder, form, room)
 
 
 def _results_on_a_full_disk(folder: Path, line: str, shown: str, room: int) -> None:

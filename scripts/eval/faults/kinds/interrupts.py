@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eval.faults.children import MAX_MESSAGE, failure_of, run_forked, run_or_raise
+from eval.faults.children import MAX_MESSAGE, run_or_raise, tried
 from eval.faults.cli_runs import run_cli
 from eval.faults.commands import CommandResult, ForkServer, StartCommand, command, start_new
 from eval.faults.foreign_data import ForeignData, foreign_data
@@ -124,8 +124,7 @@ def in_callbacks(trials: Trials) -> Iterator[Outcome]:
     run_or_raise(functools.partial(PrepareCall(0, ("npy",)), trials.folder, ELEMENTS))
     for number in trials.numbers(full=100, quick=6):
         after = trials.rng.randint(1, 60)
-        work = functools.partial(_interrupted_in_a_callback, trials.folder, after)
-        yield f"{number}: in callback {after}", failure_of(run_forked(work))
+        yield tried(f"{number}: in callback {after}", _interrupted_in_a_callback, trials.folder, after)
 
 
 def _interrupted_in_a_callback(folder: Path, after: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 import iobench
-from eval.faults.children import failure_of, run_forked, run_or_raise
+from eval.faults.children import run_or_raise, tried
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
 from eval.faults.targets import installed_formats
@@ -40,8 +40,8 @@ def leaks(trials: Trials) -> Iterator[Outcome]:
         if not data_dir.exists():
             run_or_raise(functools.partial(PrepareCall(0, (name,)), data_dir, ELEMENTS))
         times = 3 if "num_workers" in what else TIMES
-        result = run_forked(functools.partial(_abandon_repeatedly, abandon, data_dir, name, times))
-        yield f"{what} over {name}, abandoned {times} times", failure_of(result)
+        fault = f"{what} over {name}, abandoned {times} times"
+        yield tried(fault, _abandon_repeatedly, abandon, data_dir, name, times)
 
 
 WORDS = ("native", "dataloader", "dataloader:num_workers=2", "stream")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import iobench
-from eval.faults.children import failure_of, is_one_line, limit_memory, run_forked, run_or_raise
+from eval.faults.children import is_one_line, limit_memory, run_or_raise, tried
 from eval.faults.foreign_data import foreign_data
-from eval.faults.mutations import mutated, text_of
+from eval.faults.mutations import mutations, text_of
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
 from eval.faults.targets import VerifiedDatasets, random_groups
@@ -25,33 +23,25 @@ LIMIT_BYTES = 1 << 30  # of additional memory: a small file must not need more
 def manifests(trials: Trials) -> Iterator[Outcome]:
     """Replace one to three values, keys or items in manifests of prepared and of added data."""
     groups = trials.sample(random_groups(trials.rng), quick=2)
-    bodies = [body for group in groups for body in _bodies(trials.folder, group)]
-    for number in trials.numbers(full=600, quick=40):
-        what, root, body = bodies[number % len(bodies)]
-        body = copy.deepcopy(body)
-        changes = [mutated(body, trials.rng) for _ in range(trials.rng.choice((1, 1, 1, 2, 3)))]
+    roots = [root for group in groups for root in _datasets(trials.folder, group)]
+    bodies = [json.loads((root / "manifest.json").read_text()) for root in roots]
+    for number, body, changes in mutations(bodies, trials.numbers(full=600, quick=40), trials.rng):
+        root = roots[number % len(roots)]
         (root / "manifest.json").write_text(text_of(body))
-        result = run_forked(functools.partial(_read, root))
-        yield f"manifest {number}, {what}: {'; '.join(changes)}", failure_of(result)
+        yield tried(f"manifest {number}, {root.parent.name}: {changes}", _read, root)
 
 
-def _bodies(folder: Path, group: list[str]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Prepare and add data, and yield the manifests."""
+def _datasets(folder: Path, group: list[str]) -> Iterator[Path]:
+    """Prepare and add data, and yield the folders of the datasets."""
     label = " ".join(group)
     data_dir = folder / f"prepared {label}"
     run_or_raise(functools.partial(PrepareCall(0, tuple(group)), data_dir))
-    yield f"prepared {label}", data_dir / NAME, _body(data_dir / NAME)
-    for data in foreign_data(
-        VerifiedDatasets(folder / label, group[:1], samples=30), folder / f"foreign {label}"
-    ):
+    yield data_dir / NAME
+    datasets = VerifiedDatasets(folder / label, group[:1], samples=30)
+    for data in foreign_data(datasets, folder / f"foreign {label}"):
         data_dir = folder / f"added {label}"
         run_or_raise(functools.partial(data.add, data_dir))
-        yield f"added {group[0]}", data_dir / NAME, _body(data_dir / NAME)
-
-
-def _body(root: Path) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads((root / "manifest.json").read_text())
-    return body
+        yield data_dir / NAME
 
 
 def _read(root: Path) -> None:

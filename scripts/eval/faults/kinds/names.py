@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import iobench
-from eval.faults.children import ChildResult, failure_of, run_forked
+from eval.faults.children import ChildResult, failure_of, run_forked, tried
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import LOADER
@@ -87,7 +87,7 @@ def _dataset(folder: Path, rng: random.Random, _: Sequence[str]) -> Outcome:
             expect(["run", "--rounds", "2", "--no-limits", "--loader", "native", *here])
             expect(["report", "--data-dir", str(folder / "data"), "--out", str(folder / "r.html")])
 
-    return f"dataset {name[:20]!r}, {len(name.encode())} bytes", failure_of(run_forked(work))
+    return tried(f"dataset {name[:20]!r}, {len(name.encode())} bytes", work)
 
 
 def _report(folder: Path, rng: random.Random, _: Sequence[str]) -> Outcome:
@@ -101,7 +101,7 @@ def _report(folder: Path, rng: random.Random, _: Sequence[str]) -> Outcome:
         expect(["report", "--out", str(folder / name), *here])
         assert os.path.getsize(folder / name) > 1000, "no page"
 
-    return f"report {name[:20]!r}, {len(name.encode())} bytes", failure_of(run_forked(work))
+    return tried(f"report {name[:20]!r}, {len(name.encode())} bytes", work)
 
 
 def _loader_path(folder: Path, rng: random.Random, _: Sequence[str]) -> Outcome:
@@ -120,7 +120,7 @@ def _loader_path(folder: Path, rng: random.Random, _: Sequence[str]) -> Outcome:
             expect(["runs", *here], "npy")
             expect(["report", "--out", str(folder / "r.html"), *here])
 
-    return f"loader in {name!r}", failure_of(run_forked(work))
+    return tried(f"loader in {name!r}", work)
 
 
 def _name(rng: random.Random) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 from collections.abc import Iterator
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import iobench
-from eval.faults.children import failure_of, limit_memory, run_forked, run_or_raise
+from eval.faults.children import limit_memory, run_or_raise, tried
 from eval.faults.cli_runs import expect, run_cli
-from eval.faults.mutations import mutated, text_of
+from eval.faults.mutations import mutations, text_of
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
 from iobench import RunOptions
@@ -47,14 +46,11 @@ STUDY: dict[str, Any] = {
 def records(trials: Trials) -> Iterator[Outcome]:
     """Replace one to three values, keys or items in a line of a file of records."""
     results, new = recorded_run(trials.folder)
-    for number in trials.numbers(full=500, quick=8):
-        bodies = copy.deepcopy(new[:3])
-        changes = [mutated(bodies[0], trials.rng) for _ in range(trials.rng.choice((1, 1, 1, 2, 3)))]
-        lines = [text_of(bodies[0]), *map(json.dumps, bodies[1:])]
+    for number, body, changes in mutations(new[:1], trials.numbers(full=500, quick=8), trials.rng):
+        lines = [text_of(body), *map(json.dumps, new[1:3])]
         (results / "bad.jsonl").write_text("\n".join(lines) + "\n", errors="surrogatepass")
         with_report = number % 5 == 0  # reports take longest
-        result = run_forked(functools.partial(_read_mutated, trials.folder, with_report))
-        yield f"records {number}: {'; '.join(changes)}", failure_of(result)
+        yield tried(f"records {number}: {changes}", _read_mutated, trials.folder, with_report)
 
 
 @kind("study-mutations")
@@ -64,12 +60,9 @@ def studies(trials: Trials) -> Iterator[Outcome]:
     (results / "valid-1.study.json").write_text(
         json.dumps({**STUDY, "name": "volume", "setup": "valid-study"})
     )
-    for number in trials.numbers(full=200, quick=8):
-        body = copy.deepcopy(STUDY)
-        changes = [mutated(body, trials.rng) for _ in range(trials.rng.choice((1, 1, 2)))]
+    for number, body, changes in mutations([STUDY], trials.numbers(full=200, quick=8), trials.rng):
         (results / "bad-1.study.json").write_text(text_of(body), errors="surrogatepass")
-        result = run_forked(functools.partial(_report, trials.folder))
-        yield f"study {number}: {'; '.join(changes)}", failure_of(result)
+        yield tried(f"study {number}: {changes}", _report, trials.folder)
 
 
 def recorded_run(data_dir: Path) -> tuple[Path, list[dict[str, Any]]]:
@@ -83,8 +76,7 @@ def recorded_run(data_dir: Path) -> tuple[Path, list[dict[str, Any]]]:
         run = iobench.run(manifest, options, out=results / "good.jsonl")
         assert not run.failures, run.failures
 
-    result = run_forked(measure)
-    assert result.code == 0, result.output
+    run_or_raise(measure)
     _read(data_dir, "good", with_report=True)  # so that no child has to import the same
     return results, [json.loads(line) for line in (results / "good.jsonl").read_text().splitlines()]
 

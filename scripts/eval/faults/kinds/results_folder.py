@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
@@ -11,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from eval.faults.children import drop_rights, failure_of, run_forked
+from eval.faults.children import drop_rights, tried
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.kinds.record_mutations import recorded_run
 from eval.faults.registry import Outcome, Trials, kind
@@ -35,11 +34,10 @@ def results_folder(trials: Trials) -> Iterator[Outcome]:
             for _ in range(trials.rng.choice((1, 1, 2, 4)))
         ]
         command = "report --out new.html" if number % 8 == 7 else trials.rng.choice(COMMANDS)
-        work = functools.partial(_among_odd_files, trials.folder, number, odd, command)
-        yield f"{number}: {command} among {odd}", failure_of(run_forked(work, timeout_s=60))
+        fault = f"{number}: {command} among {odd}"
+        yield tried(fault, _among_odd_files, trials.folder, number, odd, command, timeout_s=60)
     for number in trials.numbers(full=10, quick=1):
-        work = functools.partial(_among_many, trials.folder, number, trials.rng.random())
-        yield f"many runs {number}", failure_of(run_forked(work))
+        yield tried(f"many runs {number}", _among_many, trials.folder, number, trials.rng.random())
 
 
 @kind("permissions")
@@ -53,8 +51,8 @@ def permissions(trials: Trials) -> Iterator[Outcome]:
         mode, seed = trials.rng.choice(modes), trials.rng.random()
         command = trials.rng.choice((*COMMANDS, *DENIED))
         path = trials.rng.choice([*inner, "artifact", "artifact file"])
-        work = functools.partial(_without_permission, trials.folder, number, path, mode, command, seed)
-        yield f"{number}: {command}, {path} of mode {mode:03o}", failure_of(run_forked(work, timeout_s=60))
+        fault, given = f"{number}: {command}, {path} of mode {mode:03o}", (path, mode, command, seed)
+        yield tried(fault, _without_permission, trials.folder, number, *given, timeout_s=60)
 
 
 def _copy(folder: Path, number: int) -> Path:
