@@ -75,6 +75,7 @@ def test_a_format_that_cannot_hold_it_names_what_it_holds(inside, tmp_path):
         formats.get("npy").check_schema(Schema(3, (Field("x", (10,), "bfloat16"),)))
     assert "uint8" in error.value.expected
     assert "bfloat16" not in error.value.expected
+    assert error.value.hint.split()[-1] in HOLD
 
 
 def test_torch_libraries_read_what_was_written(halves):

@@ -255,6 +255,13 @@ def test_arrays_of_one_length_and_several_kinds_are_fields(tmp_path):
     assert (variant, [*batch]) == ("npy", ["f0", "f1"])
 
 
+def test_the_splits_of_one_folder_need_folders_of_their_own(tmp_path):
+    folder = folder_of(tmp_path / "a", ".npy", [X, X[:, 0, 0]], "f{}_train")
+    folder_of(folder, ".npy", [X[:3], X[:3, 0, 0]], "f{}_test")
+    with refused_as("unequal-shapes", SourceError, hint=has("folder of its own")):
+        open_source(folder)
+
+
 def test_numbered_arrays_that_differ_in_a_later_axis_are_no_fields(tmp_path):
     folder = folder_of(tmp_path / "a", ".npy", [X[:2, :, :n] for n in (1, 2, 1)], "patient{}")
     with refused_as("unequal-shapes", SourceError, hint=has("moveaxis(x, 2, 0)")):
@@ -325,7 +332,7 @@ def cut_off(folder):
     [
         (lacking, "missing-array"),
         (of_another_shape, "unequal-shapes"),
-        (pickled, "unequal-shapes"),
+        (pickled, "missing-array"),
         (cut_off, "damaged"),
     ],
 )
@@ -696,7 +703,7 @@ def test_texts_in_files_are_said_to_be_left_out(tmp_path, suffix, relation):
     for number in range(3):
         x, text = X[number : number + 1], np.array(["some", "one"])
         if suffix == ".npz":
-            np.savez(tmp_path / f"a/{number}.npz", x=x, name=text)
+            np.savez(tmp_path / f"a/{number}.npz", x=x, name=text, objects=np.array([{}]))
         else:
             with h5py.File(tmp_path / f"a/{number}.h5", "w") as file:
                 file["x"], file["name"] = x, text.astype("S") if relation == "samples" else np.zeros(())

@@ -88,6 +88,8 @@ class TestTorch:
         assert "'more' in sample 0 or 1" in refused(tmp_path / "a.pt", "not-tensors").found
         torch.save([{"x": torch.ones(3), "t": row} for row in (1, None, 2)], tmp_path / "a.pt")
         assert "NoneType in sample 1" in refused(tmp_path / "a.pt", "not-tensors").found
+        torch.save({"x": torch.ones(2), "t": [2**63, 1]}, tmp_path / "a.pt")
+        assert "64 bits" in refused(tmp_path / "a.pt", "not-tensors").found
         (tmp_path / "c").mkdir()
         for number, time in enumerate(times):
             torch.save({"x": torch.ones(3), "t": time}, tmp_path / f"c/{number}.pt")
@@ -133,6 +135,7 @@ class TestCsv:
             ("5,0,0\n1,2,3\n", "no-column-names", ""),
             ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "no-column-names", ""),
             ("a;b\n1,5;2\n", "decimal-commas", ""),
+            ('a,b\n"1,234",2\n', "thousands-commas", ""),
             ("a b\n1 2\n", "not-a-table", "blanks"),
         ],
         ids=[
@@ -147,6 +150,7 @@ class TestCsv:
             "a number twice",
             "text without names",
             "decimal commas",
+            "thousands commas",
             "blanks",
         ],
     )

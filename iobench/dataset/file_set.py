@@ -11,7 +11,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +51,7 @@ DAMAGE = (
 )
 
 
-TEXT = "US"  # kinds of dtypes
+NOT_STORED = "USO"  # kinds of dtypes: text and Python's objects
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def shapes_in(file: Path) -> dict[str, ArrayInFile]:
                 return {SINGLE: _stored(header, None if packed else 0)}
         if suffix == ".npz":
             members = _members(file)
-            return {name: one for name, one in members.items() if one.dtype.kind not in TEXT} or members
+            return {name: one for name, one in members.items() if one.dtype.kind not in NOT_STORED} or members
         if suffix in (".h5", ".hdf5"):
             with _hdf5(file) as datasets:
                 return {
@@ -84,8 +84,11 @@ def shapes_in(file: Path) -> dict[str, ArrayInFile]:
     return {name: ArrayInFile(array.shape, array.dtype) for name, array in load(file).items()}
 
 
-def load(file: Path) -> dict[str, Array]:
-    """Return the arrays in a file by name; CorruptArtifact if it cannot be read. Nothing is unpickled."""
+def load(file: Path, names: Collection[str] | None = None) -> dict[str, Array]:
+    """Return the arrays in a file by name; CorruptArtifact if it cannot be read. Nothing is unpickled.
+
+    Of .npz files only those of `names` are read, if given; a name that a file lacks is left out.
+    """
     suffix = file_of(file).suffix.lower()
     if suffix in (".pt", ".pth"):
         from iobench.dataset.sources.torch_file import tensors_in
@@ -98,7 +101,7 @@ def load(file: Path) -> dict[str, Array]:
             return {name: formats.array_of(one) for name, one in load_file(file).items()}
         if suffix == ".npz":
             with np.load(regular(file), allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
+                return {name: archive[name] for name in archive.files if names is None or name in names}
         if suffix == ".gz":
             with gzip.open(file) as stream:
                 return {SINGLE: np.load(stream, allow_pickle=False)}
@@ -413,6 +416,10 @@ class ArrayShapes:
         if alike and len(differ) == 1:
             hint = f"save them with the axis that differs first: numpy.moveaxis(x, {differ[0]}, 0)"
             hint += f"; or give --files {FIELDS} if each {MEANING[FIELDS]}" * (file.suffix == ".npy")
+        elif file.suffix == ".npy" and any(
+            re.search(r"train|test|val", one.name, re.I) for one in self._files
+        ):
+            hint = f"move the files of each split into a folder of its own, where each {MEANING[FIELDS]}"
         found = f"{array.dtype} {array.shape}"
         raise CorruptArtifact(problem, "unequal-shapes", file, expected=expected, found=found, hint=hint)
 

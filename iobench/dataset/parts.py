@@ -225,8 +225,8 @@ class _WholeFile(formats.Detectable):
         return parts_not_read("array", texts_in(path), "")
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> formats.MappedReader:
-        arrays = load(path)
-        names = formats.field_names(arrays)
+        names = formats.field_names(shapes_in(path))
+        arrays = load(path, set(names.values()))
         fields = {field.name: arrays[names[field.name]] for field in schema.fields}
         return formats.MappedReader(
             schema, {name: formats.native(array) for name, array in fields.items()}, {}

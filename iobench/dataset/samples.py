@@ -106,7 +106,7 @@ class _SamplesReader(formats.Reader):
     def __init__(self, schema: Schema, files: Sequence[Path], labels: Array | None) -> None:
         super().__init__(schema)
         self._files: Sequence[Path] | None = files
-        self._labels, self._names = labels, formats.field_names(load(files[0]))
+        self._labels, self._names = labels, formats.field_names(shapes_in(files[0]))
         self._others: Mapping[str, Array] | None = None
 
     def batch(self, rows: formats.Rows | Sequence[int]) -> Batch:
@@ -156,7 +156,8 @@ class _SamplesReader(formats.Reader):
 
     def _loaded(self, rows: Index) -> Batch:
         files, batch = unclosed(self._files), dict[str, Any]()
-        loaded = [load(files[row]) for row in rows.tolist()]
+        names = set(self._names.values())
+        loaded = [load(files[row], names) for row in rows.tolist()]
         for field in self.schema.fields:
             name = self._names.get(field.name)
             if name is None:

@@ -88,7 +88,13 @@ class Format(Options, ABC):
                 raise UnsupportedSchema(problem, "ragged", expected=expected, found=field.typed, hint=hint)
             if field.dtype not in self.dtypes:
                 expected = f"one of {', '.join(dtype for dtype in DTYPES if dtype in self.dtypes)}"
-                raise UnsupportedSchema(problem, "unsupported-dtype", expected=expected, found=field.dtype)
+                raise UnsupportedSchema(
+                    problem,
+                    "unsupported-dtype",
+                    expected=expected,
+                    found=field.dtype,
+                    hint="use --format memmap",
+                )
 
     def stored_name(self, name: str) -> str:
         """Return a similar name that the files hold: the same name unless they cannot hold it."""

@@ -280,11 +280,16 @@ class _Columns:
         if others and not chosen and all(map(_reads_as_number, others)):
             return _without_names(self.path)
         first = [_shown(piece.column(name)[0]).strip() for name in refused]
-        if self.separator != "," and all(re.fullmatch(r"-?\d+,\d+", value) for value in first):
-            arguments = f'"{self.path.name}", sep={self.separator!r}, decimal=",", encoding="{self.encoding}"'
-            code = f'pandas.read_csv({arguments}).to_csv("table.csv", index=False)'
-            problem, hint = "its numbers have decimal commas", f"convert it: {code}"
-            return CorruptArtifact(problem, "decimal-commas", self.path, found=first[0], hint=hint)
+        forms = {"thousands": r"-?\d{1,3}(,\d{3})+(\.\d*)?"}
+        if self.separator != ",":
+            forms = {"decimal": r"-?\d+,\d+"} | forms
+        for meaning, form in forms.items():
+            if all(re.fullmatch(form, value) for value in first):
+                arguments = f'"{self.path.name}", sep={self.separator!r}, {meaning}=","'
+                code = f'pandas.read_csv({arguments}, encoding="{self.encoding}")'
+                problem, kind = f"its numbers have {meaning} commas", f"{meaning}-commas"
+                hint = f'convert it: {code}.to_csv("table.csv", index=False)'
+                return CorruptArtifact(problem, kind, self.path, found=first[0], hint=hint)
         return formats.unstorable_columns(self.path, refused, [] if chosen else others)
 
 

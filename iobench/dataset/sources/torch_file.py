@@ -135,6 +135,8 @@ def _found(value: Any) -> str:
             return f"{listed(sorted(map(repr, differ)))} in sample 0 or {number:,} alone"
         if type(row) is not type(first):
             return f"{type(first).__name__} in sample 0, {type(row).__name__} in sample {number:,}"
+        if type(row) is int and not _are_numbers([row]):
+            return f"an int of more than 64 bits in sample {number:,}"
     return f"a list of {type(first).__name__}"
 
 
