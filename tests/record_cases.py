@@ -1,7 +1,7 @@
 """Synthetic records."""
 
 import random
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 
 import iobench
 from iobench import RunOptions
@@ -51,9 +51,6 @@ def a_case(variant="npy", loader="native", **chosen):
     )
 
 
-PARTS = ("timing", "processor", "disk", "memory", "cache", "machine", "dataset")
-
-
 def a_record(mib_per_s, number=1, variant="npy", loader="native", chosen=None, **changes):
     """Return one round at this speed over a dataset of 1 GiB.
 
@@ -92,8 +89,12 @@ def a_record(mib_per_s, number=1, variant="npy", loader="native", chosen=None, *
         memory=MemoryPart(peak_bytes=100 * MIB),
         limit=LimitPart(name="page cache", bytes_per_s=10_000 * MIB),
     )
-    parts = {name: replace(getattr(made, name), **changes.pop(name)) for name in PARTS if name in changes}
-    return replace(made, **parts, **changes)
+    for name, change in changes.items():
+        before = getattr(made, name)
+        changes[name] = (
+            replace(before, **change) if is_dataclass(before) and isinstance(change, dict) else change
+        )
+    return replace(made, **changes)
 
 
 def times(factor, speeds=STEADY):
@@ -107,6 +108,12 @@ def by_round(*rates):
 def rounds_of(speeds, **common):
     """Return one record per speed, in MiB/s."""
     return [a_record(speed, number, **common) for number, speed in enumerate(speeds, 1)]
+
+
+def varied(part, name, figures, speeds=STEADY):
+    """Return one record per speed, in which a field of a part has one of these figures after the other."""
+    pairs = zip(speeds, figures, strict=True)
+    return [a_record(speed, n, **{part: {name: figure}}) for n, (speed, figure) in enumerate(pairs, 1)]
 
 
 def came_once(records):

@@ -7,14 +7,19 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from kinds import complaint_kind, kind
+from kinds import complaint_kind, has, kind
 from record_cases import STEADY, a_record, profiled, rounds_of
 
+from iobench import studies
+from iobench.advise import recommendation as recommendations
 from iobench.base.errors import MissingDependency, RecordError
+from iobench.base.files import replace_file
 from iobench.results import history, record_file
+from iobench.studies import Measurements
+
+STUDY = studies.StudyResult("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}, "2026-01-01T00:00:00+00:00")
 
 
 @pytest.fixture
@@ -29,34 +34,6 @@ def root(tmp_path):
 def write(root, name, records):
     for one in records:
         record_file.append(root / "results" / f"{name}.jsonl", one)
-
-
-def test_runs_are_listed_the_newest_first(root):
-    newer, older = history.past(root)
-    assert (newer.name, newer.cases, newer.rounds, newer.dataset) == ("second", 2, 5, "d")
-    assert (newer.outcome, older.outcome) == ("fastest", "single-case")
-    assert all("npy · native" in text for text in (newer.verdict, newer.brief, older.brief))
-    assert (older.name, older.cases, older.device, older.cache) == ("first", 1, "cpu", "warm")
-    assert history.newest(root).name == "second.jsonl"
-
-
-def test_a_folder_without_runs_has_none(tmp_path):
-    assert history.past(tmp_path) == []
-    with pytest.raises(RecordError, check=kind("no-runs", path=tmp_path / "results")) as caught:
-        history.newest(tmp_path)
-    assert "iobench run" in caught.value.hint
-
-
-def test_a_folder_that_cannot_be_listed_is_an_error():
-    with pytest.raises(RecordError, check=kind("not-readable")) as caught:
-        history.past(Path("x/" * 3000))
-    assert "--data-dir" in caught.value.hint
-
-
-def test_a_file_that_cannot_be_read_is_listed_with_its_problem(root):
-    (root / "results" / "broken.jsonl").write_text("hello\n")
-    broken = next(past for past in history.past(root) if past.problem)
-    assert (broken.name, broken.cases, broken.problem.kind) == ("broken", 0, "not-a-record")
 
 
 def test_a_run_is_found_by_name_by_file_name_and_by_path(root):
@@ -87,41 +64,6 @@ def test_a_file_without_records_is_not_deleted(root):
     with pytest.raises(RecordError, check=kind("not-a-record", path=path)):
         history.delete(path)
     assert path.read_text() == "mine\n"
-
-
-def test_a_table_has_a_row_per_round_with_the_figures_of_the_record(root, tmp_path):
-    records, _ = record_file.read(root / "results" / "first.jsonl")
-    history.export(records, tmp_path / "t.csv")
-    with open(tmp_path / "t.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [float(row["bytes_per_s"]) for row in rows] == [one.bytes_per_s for one in records]
-    assert next((row["case_format"], row["machine_disk_model"], row["round"]) for row in rows) == (
-        "npy",
-        "fast",
-        "1",
-    )
-
-
-def test_parquet_holds_the_same_as_csv(root, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    records = [*record_file.read(root / "results" / "first.jsonl")[0], profiled(a_record(5), {"read": 1.0})]
-    history.export(records, tmp_path / "t.parquet")
-    rows = parquet.read_table(tmp_path / "t.parquet").to_pylist()
-    assert [row["bytes_per_s"] for row in rows] == [one.bytes_per_s for one in records]
-    assert [row["timing_stages_read"] for row in rows] == [None] * 5 + [1.0]
-
-
-def test_a_table_overwrites_nothing(root, tmp_path):
-    (tmp_path / "t.csv").write_text("mine")
-    with pytest.raises(RecordError, check=kind("exists", path=tmp_path / "t.csv")):
-        history.export(rounds_of(STEADY), tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text() == "mine"
-
-
-@pytest.mark.parametrize(("name", "problem"), [("t.xlsx", "unknown-suffix"), ("no/t.csv", "not-writable")])
-def test_a_table_that_cannot_be_written_is_refused(tmp_path, name, problem):
-    with pytest.raises(RecordError, check=kind(problem, path=tmp_path / name)):
-        history.export(rounds_of(STEADY), tmp_path / name)
 
 
 def test_a_missing_library_is_named_with_the_command(tmp_path, monkeypatch):
@@ -161,16 +103,6 @@ def test_without_runs_the_command_to_measure_one_is_shown(tmp_path, inside):
     assert "iobench run" in done.stderr
 
 
-def test_a_run_is_shown_as_it_was_printed(root, inside):
-    done = inside("runs", "show", "second", "--data-dir", root)
-    assert "batch 256" in done.stdout
-    (context,) = json.loads(inside("runs", "--data-dir", root, "show", "second", "--json").stdout)["contexts"]
-    assert [case["label"] for case in context["cases"]] == ["npy · native", "lmdb · native"]
-    finding = context["findings"][0]
-    assert (finding["kind"], finding["values"]["fastest"]) == ("fastest", "npy · native")
-    assert finding["message"] in done.stdout
-
-
 def test_deleting_without_a_terminal_needs_yes(root, inside):
     refused = inside("runs", "--data-dir", root, "delete", "first")
     assert complaint_kind(refused, 2) == "needs-confirmation"
@@ -178,48 +110,6 @@ def test_deleting_without_a_terminal_needs_yes(root, inside):
     assert (root / "results" / "first.jsonl").exists()
     assert inside("runs", "--data-dir", root, "delete", "first", "--yes").returncode == 0
     assert not (root / "results" / "first.jsonl").exists()
-
-
-def test_all_runs_are_exported_unless_some_are_named(root, inside, tmp_path):
-    for name, arguments, rows in (("a.csv", (), 15), ("b.csv", ("first",), 5)):
-        done = inside("runs", "--data-dir", root, "export", "--out", tmp_path / name, *arguments)
-        assert done.returncode == 0
-        assert len((tmp_path / name).read_text().splitlines()) == 1 + rows
-
-
-def test_an_empty_newest_file_does_not_hide_older_runs(root):
-    (root / "results" / "third.jsonl").touch()
-    assert history.newest(root).name == "second.jsonl"
-
-
-def test_what_is_no_file_is_named_and_hides_no_run(root, inside):
-    (root / "results" / "gone.jsonl").symlink_to("nowhere")
-    os.mkfifo(root / "results" / "pipe.jsonl")
-    os.mkfifo(root / "results" / "pipe.study.json")
-    assert {past.name for past in history.past(root) if past.problem} == {"gone", "pipe"}
-    assert history.newest(root).name == "second.jsonl"
-    done = inside("report", "--data-dir", root, "--out", root / "r.html")
-    assert done.returncode == 0
-    assert "pipe.study.json" in done.stderr
-
-
-def test_a_table_on_a_full_disk_leaves_no_file(root, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(RecordError, check=kind("not-writable")):
-        history.export(rounds_of(STEADY), root / "t.csv")
-    assert sorted(path.name for path in root.iterdir()) == ["results"]
-
-
-def test_a_folder_without_permission_is_named(root, unprivileged):
-    (root / "results").chmod(0)
-    with unprivileged(), pytest.raises(RecordError, check=kind("no-permission", path=root / "results")):
-        history.past(root)
-    with unprivileged(), pytest.raises(RecordError, check=kind("no-permission")):
-        history.find(root, "second")
-    (root / "results").chmod(0o755)
 
 
 def iobench(*arguments, **environment):
@@ -244,18 +134,107 @@ def test_a_report_without_docstrings_is_refused_in_one_line(root):
     assert b"error[no-docstrings]" in done.stderr
 
 
-@pytest.mark.parametrize("command", [(), ("export", "--out", "t.csv")])
-def test_runs_without_permission_are_not_said_to_be_none(root, inside, unprivileged, command):
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_has_a_row_per_round_with_the_figures_of_the_record(root, tmp_path, suffix):
+    records = [*record_file.read(root / "results" / "first.jsonl")[0], profiled(a_record(5), {"read": 1.0})]
+    path = tmp_path / f"t.{suffix}"
+    history.export(records, path)
+    if suffix == "csv":
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    assert [float(row["bytes_per_s"]) for row in rows] == [one.bytes_per_s for one in records]
+    assert [row["timing_stages_read"] or None for row in rows][4:] in ([None, 1.0], [None, "1.0"])
+    assert (rows[0]["case_format"], rows[0]["machine_disk_model"], int(rows[0]["round"])) == (
+        "npy",
+        "fast",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("t.xlsx", "unknown-suffix"), ("no/t.csv", "not-writable"), ("mine.csv", "exists")]
+)
+def test_a_table_that_cannot_be_written_is_refused(tmp_path, name, problem):
+    (tmp_path / "mine.csv").write_text("mine")
+    with pytest.raises(RecordError, check=kind(problem, path=tmp_path / name)):
+        history.export(rounds_of(STEADY), tmp_path / name)
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "study"])
+def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatch, suffix):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    if suffix == "study":
+        studies.save(STUDY, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RecordError, check=kind("not-writable")):
+        studies.save(STUDY, tmp_path) if before else history.export(rounds_of(STEADY), tmp_path / "t.csv")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
+def test_a_file_with_the_longest_name_is_replaced(tmp_path):
+    replace_file(tmp_path / ("x" * 255), b"content")
+    assert (tmp_path / ("x" * 255)).read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("past", [studies.past, recommendations.past, history.past])
+def test_results_that_cannot_be_listed_are_an_error(past, tmp_path):
+    (tmp_path / "results").touch()
+    with pytest.raises(RecordError, check=kind("not-readable", hint=has("--data-dir"))):
+        past(tmp_path)
+
+
+@pytest.mark.parametrize("past", [studies.past, recommendations.past])
+def test_a_link_in_a_circle_is_named(past, tmp_path):
+    (tmp_path / "results").mkdir()
+    for suffix in ("study", "recommendation"):
+        loop = tmp_path / "results" / f"x.{suffix}.json"
+        loop.symlink_to(loop)
+    results, problems = past(tmp_path)
+    assert (results, [problem.kind for problem in problems]) == ([], ["not-a-result"])
+
+
+def test_all_runs_are_exported_unless_some_are_named(root, inside, tmp_path):
+    (root / "results" / "third.jsonl").touch()
+    for name, arguments, rows in (("a.csv", (), 15), ("b.csv", ("first",), 5)):
+        done = inside("runs", "--data-dir", root, "export", "--out", tmp_path / name, *arguments)
+        assert (done.returncode, "third.jsonl" in done.stderr) == (0, name == "a.csv")
+        assert len((tmp_path / name).read_text().splitlines()) == 1 + rows
+
+
+def test_what_is_no_file_or_holds_no_round_is_named_and_hides_no_run(root, inside):
+    (root / "results" / "empty.jsonl").touch()
+    (root / "results" / "gone.jsonl").symlink_to("nowhere")
+    os.mkfifo(root / "results" / "pipe.jsonl")
+    os.mkfifo(root / "results" / "pipe.study.json")
+    assert {past.name for past in history.past(root) if past.problem} == {"empty", "gone", "pipe"}
+    assert history.newest(root).name == "second.jsonl"
+    done = inside("report", "--data-dir", root, "--out", root / "r.html")
+    assert done.returncode == 0
+    assert "pipe.study.json" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["results", "results/*.jsonl"])
+@pytest.mark.parametrize("command", [(), ("export", "--out", "t.csv"), ("show", "second")])
+def test_runs_without_permission_are_not_said_to_be_none(root, inside, unprivileged, closed, command):
     assert inside("runs", "--data-dir", root).returncode == 0  # imports what this user may read
-    for path in (root / "results").glob("*.jsonl"):
+    for path in root.glob(closed):
         path.chmod(0)
     with unprivileged():
         done = inside("runs", "--data-dir", root, *command)
     assert complaint_kind(done) == "no-permission"
+    (root / "results").chmod(0o755)
 
 
-def test_an_export_names_runs_that_it_lacks(root, inside):
-    (root / "results" / "third.jsonl").touch()
-    done = inside("runs", "--data-dir", root, "export", "--out", root / "t.csv")
-    assert done.returncode == 0
-    assert "third.jsonl" in done.stderr
+def test_a_run_is_shown_as_data(root, inside):
+    shown = json.loads(inside("runs", "--data-dir", root, "show", "second", "--json").stdout)
+    (context,) = shown["contexts"]
+    cases = [(case["label"], case["leader"]) for case in context["cases"]]
+    assert cases == [("npy · native", True), ("lmdb · native", False)]
+    for finding in (shown["answer"][0], context["findings"][0]):
+        assert (finding["kind"], finding["values"]["fastest"]) == ("fastest", "npy · native")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +33,12 @@ def test_a_run_of_all_formats_skips_it_with_a_note(images, without_lmdb):
     assert "install lmdb" in note.message
 
 
-def test_a_run_that_names_it_is_refused(images, without_lmdb):
+@pytest.mark.parametrize("format", [("lmdb",), RunOptions().format])
+def test_a_run_that_names_it_or_has_nothing_else_is_refused(images, without_lmdb, format):
+    only = replace(images, artifacts={"lmdb": images.artifacts["lmdb"]})
+    manifest = images if format == ("lmdb",) else only
     with refused_as("missing-dependency", MissingDependency, hint="pip install lmdb"):
-        cases_of(images, RunOptions(format=("lmdb",), loader=("native",)), ["cpu"])
-
-
-def test_a_run_with_nothing_else_is_refused(images, without_lmdb, monkeypatch):
-    monkeypatch.setattr(images, "artifacts", {"lmdb": images.artifacts["lmdb"]})
-    with refused_as("missing-dependency", MissingDependency, hint="pip install lmdb"):
-        cases_of(images, RunOptions(loader=("native",)), ["cpu"])
+        cases_of(manifest, RunOptions(format=format, loader=("native",)), ["cpu"])
 
 
 def test_verify_skips_it_unless_it_is_named(images, without_lmdb, inside):

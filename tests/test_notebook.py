@@ -3,6 +3,7 @@
 import html
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -94,21 +95,25 @@ def test_a_run_without_measurements_has_no_chart():
 
 
 @pytest.mark.parametrize(
-    ("missing", "call"), [("pandas", "to_pandas"), ("altair", "plot"), ("vl_convert", "_repr_html_")]
+    ("missing", "call"),
+    [("pandas", "to_pandas"), ("altair", "plot"), ("altair", "report"), ("vl_convert", "_repr_html_")],
 )
-def test_a_missing_library_is_named_with_the_command(run, missing, call, monkeypatch):
+def test_a_missing_library_is_named_with_the_command(run, missing, call, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, missing, None)
     for name in [name for name in sys.modules if name.startswith("iobench.report")]:
         monkeypatch.delitem(sys.modules, name)
-    hint = "pip install 'iobench[notebook]'"
+    from iobench import report
+
+    hint = f"pip install 'iobench[{'report' if call == 'report' else 'notebook'}]'"
     if call == "_repr_html_":
         assert missing in run._repr_html_()
         assert html.escape(hint) in run._repr_html_()
         assert "<table" in run._repr_html_()
-    else:
-        with pytest.raises(MissingDependency, check=kind("missing-dependency", hint=hint)) as caught:
-            getattr(run, call)()
-        assert missing in caught.value.problem
+        return
+    write = partial(report.write, run.records, tmp_path / "r.html")
+    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint=hint)) as caught:
+        (write if call == "report" else getattr(run, call))()
+    assert missing in caught.value.problem
 
 
 TWICE = Comparison(Estimate(2.0, 1.9, 2.1), "faster")

@@ -75,21 +75,14 @@ CALLS = [(page, words) for page in PAGES for words in typed(page)]
 
 
 @pytest.mark.parametrize(("page", "words"), CALLS, ids=lambda value: getattr(value, "stem", None))
-def test_a_call_names_a_command_and_options_that_it_has(page, words):
+def test_a_call_names_what_there_is(page, words):
     name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
     command = PROGRAM if name.startswith("--") else COMMANDS[name]
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= flags(command)
-
-
-@pytest.mark.parametrize(("page", "words"), CALLS, ids=lambda value: getattr(value, "stem", None))
-def test_formats_and_loaders_of_a_call_can_be_had(page, words):
     for flag, word in itertools.pairwise(words):
-        if flag == "--format" and word != "all":
+        if flag in ("--format", "--loader") and word != "all" and ".py:" not in word:
             with contextlib.suppress(MissingDependency):
-                formats.parse(word)
-        if flag == "--loader" and word != "all" and ".py:" not in word:
-            with contextlib.suppress(MissingDependency):
-                loaders.parse(word)
+                (formats if flag == "--format" else loaders).parse(word)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -106,15 +99,9 @@ def test_options_in_the_text_are_options_of_some_command(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_names_of_the_package_are_public(page):
-    named = {
-        name for block in code(page, "python") for name in re.findall(r"\biobench\.([A-Za-z]\w*)\(", block)
-    }
-    imported = {
-        name.strip()
-        for block in code(page, "python")
-        for names in re.findall(r"from iobench import ([\w, ]+)", block)
-        for name in names.split(",")
-    }
+    text = "\n".join(code(page, "python"))
+    named = set(re.findall(r"\biobench\.([A-Za-z]\w*)\(", text))
+    imported = {*", ".join(re.findall(r"from iobench import ([\w, ]+)", text)).split(", ")} - {""}
     assert named | imported <= set(iobench.__all__)
 
 

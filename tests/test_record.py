@@ -43,13 +43,7 @@ def test_what_was_appended_is_read_back(path):
     for one in records:
         record_file.append(path, one)
     assert record_file.read(path) == (records, [])
-
-
-def test_each_record_is_one_line_of_json_with_its_version(path):
-    record_file.append(path, EXAMPLE)
-    record_file.append(path, EXAMPLE)
-    lines = path.read_text().splitlines()
-    assert [json.loads(line)["record_version"] for line in lines] == [record.VERSION] * 2
+    assert len(path.read_text().splitlines()) == len(records)
 
 
 def test_half_of_another_writers_line_is_never_taken_for_the_end(path):
@@ -98,10 +92,7 @@ def test_the_key_holds_machine_and_data_and_the_settings_key_does_not(part, chan
     other = dataclasses.replace(EXAMPLE, **{part: dataclasses.replace(getattr(EXAMPLE, part), **changes)})
     assert other.key != EXAMPLE.key
     assert other.settings_key == EXAMPLE.settings_key
-
-
-def test_the_order_of_facets_is_no_part_of_a_key():
-    assert key_of(dict(reversed(EXAMPLE.facets.items()))) == EXAMPLE.key
+    assert key_of(dict(reversed(other.facets.items()))) == other.key, "in any order"
 
 
 def test_a_summary_does_not_compute_the_keys_of_its_records_again():
@@ -141,32 +132,18 @@ def test_a_truncated_last_line_is_skipped_and_reported(path):
         assert (problem.kind, problem.path, line_of(problem)) == ("truncated", str(path), 2)
 
 
-def test_a_file_without_a_finished_round_is_refused(path):
-    path.parent.mkdir()
-    for content, problem in (("", "empty"), ('{"record_ver', "truncated")):
-        path.write_text(content)
-        with pytest.raises(RecordError, check=kind(problem, path=path)):
-            record_file.read(path)
-
-
 def changed(**changes):
     return json.dumps({**dataclasses.asdict(EXAMPLE), **changes})
 
 
-def test_unknown_keys_are_ignored(path):
-    path.parent.mkdir()
-    path.write_text(changed(of_a_later_release=1) + "\n")
-    assert record_file.read(path) == ([EXAMPLE], [])
-
-
-def test_figures_that_a_part_lacks_are_none(path):
-    body = json.loads(changed())
+def test_unknown_keys_are_ignored_and_figures_that_a_part_lacks_are_none(path):
+    body = json.loads(changed(of_a_later_release=1))
     for part, name in (("processor", "cpu_speed_per_s"), ("timing", "stages"), ("disk", "read_bytes")):
         del body[part][name]
     path.parent.mkdir()
     path.write_text(json.dumps(body) + "\n")
     (one,), _ = record_file.read(path)
-    assert (one.processor.cpu_speed_per_s, one.timing.stages, one.disk.read_bytes) == (None, None, None)
+    assert one == dataclasses.replace(EXAMPLE, disk=dataclasses.replace(EXAMPLE.disk, read_bytes=None))
 
 
 def in_part(part, **changes):
@@ -178,11 +155,6 @@ def deep(levels):
     return [deep(levels - 1)] if levels else []
 
 
-OTHER_VERSIONS = {
-    changed(record_version=99, run={}): 99,
-    '{"record_version": 0}': 0,
-    '{"record_version": 2}': 2,
-}
 # each with a word of what is wrong
 BROKEN = {
     "hello": "Expecting value",
@@ -208,6 +180,7 @@ BROKEN = {
     changed(case={"format": "npy", "loader": 3}): "Expected `str`",
     changed(case={"format": "npy", "loader": "native", "options": []}): "options",
     in_part("case", batch_size={}): "Expected `int`",
+    in_part("case", block_bytes=10**39): "64 bits",
     in_part("case", block_bytes="much"): "Expected `int`",
     in_part("case", order=["random"]): "Expected `str`",
     in_part("case", options={"threads": {}}): "Expected `bool",
@@ -219,42 +192,35 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("line", BROKEN)
-def test_a_line_that_is_no_record_is_skipped_and_reported(path, line):
+@pytest.mark.parametrize("line", [*BROKEN, changed(record_version=99, run={}), '{"record_version": 0}'])
+def test_a_line_that_is_no_record_of_this_version_is_skipped_and_reported(path, line):
     record_file.append(path, EXAMPLE)
     path.write_text(path.read_text() + line + "\n" + path.read_text())
     records, (problem,) = record_file.read(path)
     assert records == [EXAMPLE, EXAMPLE]
-    assert (problem.kind, problem.path, line_of(problem)) == ("not-a-record", str(path), 2)
-    assert BROKEN[line] in problem.problem
+    assert (problem.path, line_of(problem)) == (str(path), 2)
+    assert problem.kind == ("not-a-record" if line in BROKEN else "unknown-version")
+    assert BROKEN.get(line, f"expected record_version {record.VERSION}, found ") in str(problem)
     assert "\n" not in str(problem)
 
 
-@pytest.mark.parametrize("line", OTHER_VERSIONS)
-def test_a_record_of_another_version_is_skipped_and_reported(path, line):
-    record_file.append(path, EXAMPLE)
-    path.write_text(path.read_text() + line + "\n")
-    records, (problem,) = record_file.read(path)
-    assert records == [EXAMPLE]
-    assert (problem.kind, problem.path, line_of(problem)) == ("unknown-version", str(path), 2)
-    assert problem.expected == f"record_version {record.VERSION}"
-    assert problem.found == str(OTHER_VERSIONS[line])
-    assert "\n" not in str(problem)
-
-
-@pytest.mark.parametrize("content", [*(f"{line}\n".encode() for line in BROKEN), b"\xff\n"])
-def test_a_file_of_nothing_else_is_refused(path, content):
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "not-readable"),
+        (b"\xff\n", "not-readable"),
+        (b"", "empty"),
+        (b'{"record_ver', "truncated"),
+        (b"hello\n[]\n", "not-a-record"),
+    ],
+)
+def test_a_file_without_a_record_is_refused(path, content, problem):
     path.parent.mkdir()
-    path.write_bytes(content)
-    problem = "not-a-record" if content.isascii() else "not-readable"
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(RecordError, check=kind(problem, path=path)) as caught:
         record_file.read(path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_refused(path):
-    with pytest.raises(RecordError, check=kind("not-readable", path=path)):
-        record_file.read(path)
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path):
@@ -270,18 +236,6 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path):
 def test_a_writable_path_is_left_unchanged(tmp_path):
     record_file.check_writable(tmp_path / "new" / "r.jsonl")
     assert not any(tmp_path.iterdir())
-
-
-def test_a_record_with_a_number_too_large_is_skipped(tmp_path):
-    path = tmp_path / "r.jsonl"
-    record_file.append(path, EXAMPLE)
-    body = json.loads(path.read_text())
-    body["case"]["block_bytes"] = 10**39
-    with open(path, "a") as file:
-        file.write(json.dumps(body) + "\n")
-    records, (problem,) = record_file.read(path)
-    assert len(records) == 1
-    assert problem.kind == "not-a-record"
 
 
 def test_a_second_writer_is_refused_and_the_lock_is_removed(tmp_path):

@@ -65,13 +65,6 @@ def test_only_new_and_changed_files_are_read(root, read):
     assert sorted(read[4:]) == sorted(["run-4", before[0].name])
 
 
-def test_a_round_that_is_appended_counts_at_once(root):
-    newest = history.past(root)[0]
-    assert newest.rounds == len(SPEEDS)
-    write(newest.path, 3, [1000])
-    assert next(one for one in history.past(root) if one.name == newest.name).rounds == len(SPEEDS) + 1
-
-
 def test_a_change_that_keeps_size_and_time_counts_too(root):
     newest, *_ = history.past(root)
     before = newest.path.stat()

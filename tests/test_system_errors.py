@@ -43,6 +43,21 @@ def make_loader():
 """
 
 
+def is_one_line(done, kind, *parts):
+    """Assert that a command failed with one such line; workers of torch may print a traceback beside it."""
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "error[" in line]
+    assert f"error[{kind}]" in line
+    assert all(part in line for part in parts)
+
+
+def typed(command, images):
+    """Return the words of a command; of one over the dataset `images`, a small one."""
+    words = [word.format(images=images.root.name) for word in command.split()]
+    small = ["--data-dir", images.root.parent, *"--rounds 2 --format npy --no-limits".split()]
+    return [*words, *(small if "{images}" in command else [])]
+
+
 @pytest.fixture
 def folder(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((200, 4), "f4"))
@@ -66,13 +81,9 @@ def folder(tmp_path):
     ],
 )
 def test_what_the_system_lacks_is_one_line(folder, images, warm_python, lacks, command, kind):
-    where = ["--data-dir", images.root.parent] if "{images}" in command else []
-    small = ["--rounds", "2", "--format", "npy", "--no-limits"] if where else []
-    given = [word.format(images=images.root.name) for word in command.split()]
-    done = warm_python(REFUSING, lacks, *given, *where, *small, cwd=folder)
-    assert done.returncode == 1
+    done = warm_python(REFUSING, lacks, *typed(command, images), cwd=folder)
+    is_one_line(done, kind)
     assert "Traceback" not in done.stderr
-    assert f"error[{kind}]" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -84,22 +95,10 @@ def test_what_the_system_lacks_is_one_line(folder, images, warm_python, lacks, c
     ],
 )
 def test_full_shared_memory_is_one_line_that_says_how_to_enlarge_it(folder, images, size, command):
-    where = ["--data-dir", images.root.parent, *"--rounds 2 --format npy --no-limits".split()]
-    given = [word.format(images=images.root.name) for word in command.split()]
-    done = subprocess.run(
-        [
-            *with_shared_memory(size),
-            *(sys.executable, "-m", "iobench", *given),
-            *(where if "{images}" in command else []),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-    )
-    assert done.returncode == 1
+    line = [*with_shared_memory(size), sys.executable, "-m", "iobench", *typed(command, images)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=folder)
+    is_one_line(done, "no-shared-memory", "--shm-size")
     assert "Traceback" not in done.stderr
-    assert "error[no-shared-memory]" in done.stderr.splitlines()[-1]
-    assert "--shm-size" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("limit", [12, 16])
@@ -108,11 +107,7 @@ def test_too_many_open_files_are_one_line_with_the_limit(folder, limit):
     done = subprocess.run(
         ["sh", "-c", line, "sh", sys.executable], capture_output=True, text=True, cwd=folder
     )
-    assert done.returncode == 1
-    # a worker of torch's may print a traceback of its own, before or after
-    (line,) = [line for line in done.stderr.splitlines() if "error[" in line]
-    assert "error[too-many-files]" in line
-    assert str(limit) in line
+    is_one_line(done, "too-many-files", str(limit))
 
 
 def test_a_report_without_proc_is_one_line(folder):
@@ -121,8 +116,7 @@ def test_a_report_without_proc_is_one_line(folder):
         pytest.skip("to hide /proc needs root")
     command = [sys.executable, "-m", "iobench", "report", "--out", "r.html"]
     done = subprocess.run([*mounted, *command], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 1
-    assert "error[no-proc]" in done.stderr.splitlines()[-1]
+    is_one_line(done, "no-proc")
 
 
 def test_a_file_that_this_user_may_not_read_is_no_failing_disk(tmp_path):

@@ -1,6 +1,5 @@
 """Verdicts: the leaders and how much slower the others are, and the answer over all contexts."""
 
-import json
 import re
 
 import pytest
@@ -9,10 +8,9 @@ from record_cases import MIB, SAMPLES, STEADY, rounds_of, times
 from iobench.results import verdict
 from iobench.results.columns import blocks_of, matrix_columns, metric_columns
 from iobench.results.parts import FieldSpec, LimitPart
-from iobench.results.record_file import plain
 from iobench.results.stats import Estimate, verdict_on
 from iobench.results.summary import summarise
-from iobench.results.verdict import as_json, brief, claim_text, group_text
+from iobench.results.verdict import brief, claim_text, group_text
 
 WILD = [500, 1600, 900, 1200, 1000]
 COLD = {"cache": {"mode": "cold", "residency": 0.0}, "chosen": {"cache": "cold"}}
@@ -255,10 +253,3 @@ def test_tokens_are_what_a_ragged_or_named_integer_field_holds(fields, tokens):
     (context,) = summarise(rounds_of(STEADY, dataset={"fields": fields})).contexts
     (case,) = context.cases
     assert case.value("tokens_per_s") == (tokens and pytest.approx(tokens * case.samples_per_s.median))
-
-
-def test_the_answer_and_the_findings_are_in_the_json_of_a_summary():
-    body = json.loads(json.dumps(plain(as_json(summarise(grid(MIXED))))))
-    assert [one["kind"] for one in body["answer"]] == ["equivalent", "gain", "effect", "limit"]
-    assert [one["kind"] for one in body["contexts"][0]["findings"]] == ["equivalent"]
-    assert [case["leader"] for case in body["contexts"][0]["cases"]] == [True, True, False, False, False]

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from record_cases import MIB, SAMPLES, STEADY, rounds_of
+from record_cases import MIB, SAMPLES, STEADY, rounds_of, varied
 
 from iobench.base import thresholds
 from iobench.base.finding import Finding
@@ -26,86 +26,60 @@ def kinds(records):
     return [warning.kind for warning in warnings_of(records)]
 
 
-def changed(records, part, **changes):
-    """Return the records with some fields of a part changed."""
+def steady(**changes):
+    return rounds_of(STEADY, **changes)
+
+
+def cold(speeds=STEADY, cache=(), **changes):
+    state = {"mode": "cold", "method": "drop_caches", "residency": 0.0, **dict(cache)}
+    return rounds_of(speeds, cache=state, **changes)
+
+
+def throttled(*reasons):
+    shots = [Snapshot(time=0.0, cores=[0.5], iowait=0.0, gpu_throttled=one) for one in reasons]
+    return steady(snapshots=shots)
+
+
+def limits(*mib_per_s):
+    return varied("limit", "now_bytes_per_s", [one * MIB for one in mib_per_s])
+
+
+def cpu_speeds(*paces):
+    return varied("processor", "cpu_speed_per_s", paces)
+
+
+def background(*shares, figure="processors"):
     return [
-        dataclasses.replace(record, **{part: dataclasses.replace(getattr(record, part), **changes)})
-        for record in records
+        dataclasses.replace(one, background=BackgroundLoad(**{figure: share}))
+        for one, share in zip(steady(), shares, strict=True)
     ]
 
 
-def cold(records, **state):
-    return changed(records, "cache", mode="cold", method="drop_caches", residency=0.0, **state)
-
-
-def snapshot(**figures):
-    return Snapshot(time=0.0, cores=[0.5], iowait=0.0, **figures)
-
-
-def with_snapshots(records, snapshots):
-    return [dataclasses.replace(record, snapshots=snapshots) for record in records]
-
-
-def with_limit(records, limit):
-    return [dataclasses.replace(record, limit=limit) for record in records]
-
-
-def with_limit_samples(mib_per_s):
-    """Return rounds of a run with these samples of the machine's limit."""
-    return [
-        dataclasses.replace(record, limit=dataclasses.replace(record.limit, now_bytes_per_s=now * MIB))
-        for record, now in zip(rounds_of(STEADY), mib_per_s, strict=True)
-    ]
-
-
-def with_cpu_speeds(paces):
-    """Return rounds with these CPU speeds."""
-    return [
-        dataclasses.replace(record, processor=dataclasses.replace(record.processor, cpu_speed_per_s=pace))
-        for record, pace in zip(rounds_of(STEADY), paces, strict=True)
-    ]
-
-
-def in_parts(share, read_share, order="random"):
+def in_parts(share, read_share, order="random", **disk):
     """Return cold rounds that deliver this share of the samples, and read that share of the files."""
-    whole = SAMPLES / share
+    whole, stored = SAMPLES / share, int(DATA / share)
     part = PartialEpoch(batches=1, epoch_batches=9, epoch_s=whole / STEADY[0], epoch_samples=whole)
-    rounds = changed(cold(rounds_of(STEADY, chosen={"order": order})), "timing", partial=part)
-    stored, read = int(DATA / share), int(read_share * DATA / share)
-    rounds = changed(rounds, "disk", read_bytes=read, device_read_bytes=read)
-    return changed(rounds, "dataset", stored_bytes=stored)
-
-
-def with_background(shares, figure="processors"):
-    """Return rounds under this background load."""
-    return [
-        dataclasses.replace(record, background=BackgroundLoad(**{figure: share}))
-        for record, share in zip(rounds_of(STEADY), shares, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("records", [rounds_of(STEADY), cold(rounds_of(STEADY)), rounds_of(STEADY * 20), []])
-def test_steady_rounds_leave_no_warning(records):
-    assert kinds(records) == []
+    read = int(read_share * stored)
+    return cold(
+        chosen={"order": order},
+        timing={"partial": part},
+        disk={"read_bytes": read, "device_read_bytes": read, **disk},
+        dataset={"stored_bytes": stored},
+    )
 
 
 REMOTE = MachineDisk(file_system="nfs4", remote=True)
-BACKED = {"prefault_bytes_per_s": 0.4e9}
 LIMIT = LimitPart(name="page cache", bytes_per_s=500.0 * MIB)
 UP = [700, 800, 900, 1000, 1100, 1200]
-
-
-def test_data_in_an_object_store_have_no_disk_that_others_read():
-    read = changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)
-    assert not kinds(changed(read, "cache", mode="remote"))
+SCATTERED = [1000, 1300, 700, 1200, 850]
+OTHERS_READ = {"device_read_bytes": DATA // 2}
 
 
 @pytest.mark.parametrize(
     ("loader", "threads", "named"), [("native", 4, 1), ("native", 1, 0), ("stream", 4, 0)]
 )
 def test_threads_of_torch_are_named_where_they_may_scatter_rounds(loader, threads, named):
-    scattered = rounds_of([1000, 1300, 700, 1200, 850], loader=loader)
-    (warning,) = warnings_of(changed(scattered, "processor", torch_threads=threads))
+    (warning,) = warnings_of(rounds_of(SCATTERED, loader=loader, processor={"torch_threads": threads}))
     assert sum("OMP_NUM_THREADS=1" in hint for hint in warning.hints) == named
 
 
@@ -114,40 +88,34 @@ def test_threads_of_torch_are_named_where_they_may_scatter_rounds(loader, thread
     [
         ("few-rounds", rounds_of(STEADY[:4])),
         ("few-rounds", rounds_of(STEADY[:1])),
-        ("short-rounds", changed(rounds_of(STEADY), "timing", epochs_s=0.15)),
-        ("round-spread", rounds_of([1000, 1300, 700, 1200, 850])),
+        ("short-rounds", steady(timing={"epochs_s": 0.15})),
+        ("round-spread", rounds_of(SCATTERED)),
         ("drift", rounds_of(UP)),
         ("drift", rounds_of(UP[::-1])),
-        ("drift", cold(rounds_of(UP))),
-        ("disk-throttling", cold(rounds_of(UP[::-1]))),
+        ("drift", cold(UP)),
+        ("disk-throttling", cold(UP[::-1])),
         ("first-round", rounds_of([500, *STEADY])),
         ("first-round", rounds_of([2000, *STEADY])),
-        ("lower-cache", cold(rounds_of(STEADY), lower_cache_p50_s=[2e-4, 1e-4])),
-        ("remote-cache", cold(changed(rounds_of(STEADY), "machine", disk=REMOTE))),
-        ("hypervisor-memory", cold(rounds_of(STEADY), **BACKED)),
-        (
-            "mixed-eviction",
-            changed(cold(rounds_of(STEADY)), "cache", method="drop_caches on a, posix_fadvise on b"),
-        ),
-        ("low-residency", changed(rounds_of(STEADY), "cache", residency=0.8)),
-        ("unknown-residency", changed(rounds_of(STEADY), "cache", residency=None)),
-        ("read-on-open", cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2))),
-        (
-            "page-reclaim",
-            changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2),
-        ),
+        ("lower-cache", cold(cache={"lower_cache_p50_s": [2e-4, 1e-4]})),
+        ("remote-cache", cold(machine={"disk": REMOTE})),
+        ("hypervisor-memory", cold(cache={"prefault_bytes_per_s": 0.4e9})),
+        ("mixed-eviction", cold(cache={"method": "drop_caches on a, posix_fadvise on b"})),
+        ("low-residency", steady(cache={"residency": 0.8})),
+        ("unknown-residency", steady(cache={"residency": None})),
+        ("read-on-open", cold(disk={"opening_bytes": DATA // 2})),
+        ("page-reclaim", steady(disk={"read_bytes": DATA // 2, **OTHERS_READ})),
         ("cold-part", in_parts(share=0.1, read_share=0.8)),
         ("cold-part", in_parts(share=0.1, read_share=0.2, order="block")),
-        ("cpu-steal", with_background([0.0, 0.0, 0.05, 0.05, 0.05], "steal")),
-        ("suspended", changed(rounds_of(STEADY), "processor", suspended_s=5.0)),
-        ("background-disk", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
-        ("above-limit", with_limit(rounds_of(STEADY), LIMIT)),
-        ("unstable-limits", with_limit_samples([10_000, 9000, 3000, 2900, 9500])),
-        ("background-cpu", with_background([0.0, 0.0, 0.0, 0.5, 0.5])),
-        ("unstable-cpu-speed", with_cpu_speeds([3300, 3200, 1900, 1850, 3350])),
-        ("memory-pressure", with_background([0.5] * 5, "memory_stalled")),
-        ("profiling-cost", changed(rounds_of(STEADY), "timing", profiling_s=0.05)),
-        ("device-throttling", with_snapshots(rounds_of(STEADY), [snapshot(gpu_throttled=["power cap"])])),
+        ("cpu-steal", background(0.0, 0.0, 0.05, 0.05, 0.05, figure="steal")),
+        ("suspended", steady(processor={"suspended_s": 5.0})),
+        ("background-disk", steady(disk=OTHERS_READ)),
+        ("above-limit", steady(limit=LIMIT)),
+        ("unstable-limits", limits(10_000, 9000, 3000, 2900, 9500)),
+        ("background-cpu", background(0.0, 0.0, 0.0, 0.5, 0.5)),
+        ("unstable-cpu-speed", cpu_speeds(3300, 3200, 1900, 1850, 3350)),
+        ("memory-pressure", background(*[0.5] * 5, figure="memory_stalled")),
+        ("profiling-cost", steady(timing={"profiling_s": 0.05})),
+        ("device-throttling", throttled(["power cap"])),
     ],
 )
 def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
@@ -164,27 +132,30 @@ def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
 @pytest.mark.parametrize(
     "records",
     [
-        cold(rounds_of(STEADY), lower_cache_p50_s=[1e-4, 1e-4]),
-        cold(rounds_of(STEADY), lower_cache_p50_s=None),
-        cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 10)),
-        changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2),  # a warm case
-        cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
-        changed(rounds_of(STEADY), "cache", residency=None, method=thresholds.PART_WARMED),
-        changed(changed(rounds_of(STEADY), "cache", mode="remote"), "disk", device_read_bytes=DATA // 2),
-        with_background([0.0, 0.0, 0.0, 0.05, 0.05], "steal"),  # too seldom to move a median
-        changed(with_background([None] * 5, "steal"), "disk", read_bytes=None),
-        cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
+        [],
+        steady(),
+        cold(),
+        rounds_of(STEADY * 20),
+        cold(cache={"lower_cache_p50_s": [1e-4, 1e-4]}),
+        cold(cache={"prefault_bytes_per_s": 9e9}),
+        cold(disk={"opening_bytes": DATA // 10}),
+        steady(disk={"opening_bytes": DATA // 2}),  # a warm case
+        steady(cache={"residency": None, "method": thresholds.PART_WARMED}),
+        steady(cache={"mode": "remote"}, disk=OTHERS_READ),  # in an object store: no disk that others read
+        background(0.0, 0.0, 0.0, 0.05, 0.05, figure="steal"),  # too seldom to move a median
+        background(*[None] * 5, figure="steal"),
+        cold(disk={"read_bytes": DATA, "device_read_bytes": int(1.01 * DATA)}),
         in_parts(share=0.1, read_share=0.11),
         in_parts(share=0.1, read_share=0.2, order="sequential"),
-        changed(in_parts(share=0.1, read_share=0.8), "disk", read_bytes=None),
-        with_limit(rounds_of(STEADY), None),
-        with_limit_samples([10_000, 9900, 9000, 9500, 9700]),
-        with_background([0.05] * 5),
-        with_cpu_speeds([3300, 3200, 3350, 3310, 3250]),
-        with_cpu_speeds([None, None, 3350, 100, None]),
-        with_background([0.0] * 5, "cpu_stalled"),
-        with_background([None] * 5),
-        with_snapshots(rounds_of(STEADY), [snapshot(), snapshot(gpu_throttled=[])]),
+        in_parts(share=0.1, read_share=0.8, read_bytes=None),
+        steady(limit=None),
+        limits(10_000, 9900, 9000, 9500, 9700),
+        background(*[0.05] * 5),
+        cpu_speeds(3300, 3200, 3350, 3310, 3250),
+        cpu_speeds(None, None, 3350, 100, None),
+        background(*[0.0] * 5, figure="cpu_stalled"),
+        background(*[None] * 5),
+        throttled(None, []),
     ],
 )
 def test_normal_or_unknown_figures_are_no_warning(records):
@@ -195,7 +166,7 @@ def test_a_warning_about_several_cases_names_some_of_them():
     records = [
         record
         for variant in ("npy", "hdf5", "lmdb", "memmap")
-        for record in changed(rounds_of(STEADY, variant=variant), "timing", epochs_s=0.15)
+        for record in steady(variant=variant, timing={"epochs_s": 0.15})
     ]
     (warning,) = warnings_of(records)
     assert (warning.kind, len(warning.cases)) == ("short-rounds", 4)
@@ -207,9 +178,7 @@ def test_content_that_was_not_verified_is_one_warning_per_reason_with_its_cases(
     loaders = {"native": "no-hashes", "stream": "no-hashes", "dataloader": "other-order"}
     parts = {loader: ContentCheckPart(unverified=[Finding(why, why)]) for loader, why in loaders.items()}
     records = [
-        dataclasses.replace(record, content_check=parts.get(loader))
-        for loader in (*loaders, "spdl")
-        for record in rounds_of(STEADY, loader=loader)
+        one for name in (*loaders, "spdl") for one in steady(loader=name, content_check=parts.get(name))
     ]
     assert {one.kind for one in warnings_of(records)} == {"unverified-content"}
     cases = {one.values["reasons"]: one.cases for one in warnings_of(records)}
@@ -222,17 +191,13 @@ def test_a_drift_of_the_machine_is_found_in_scattered_cases():
     assert next(warning for warning in warnings_of(fast + slow) if warning.kind == "drift").cases == []
 
 
-def test_a_warning_about_all_cases_names_none():
+def test_a_warning_about_all_cases_names_none_and_its_hints_are_alternatives():
     assert RunWarning("k", "message").sentence == "message"
-
-
-def test_hints_are_alternatives_after_the_message():
-    warning = RunWarning("k", "message", ["case"], ("a", "b", "c"))
-    assert warning.sentence.endswith("; a, b or c")
+    assert RunWarning("k", "message", ["case"], ("a", "b", "c")).sentence == "message (case); a, b or c"
 
 
 def test_a_command_replaces_the_hint_for_more_rounds():
-    records = rounds_of([1000, 1300, 700, 1200, 850])
+    records = rounds_of(SCATTERED)
     longer = "give a longer --max-time"
     (usual,), (other,) = warnings_of(records), warnings_of(records, more_rounds=longer)
     assert MORE_ROUNDS in usual.hints
@@ -241,19 +206,12 @@ def test_a_command_replaces_the_hint_for_more_rounds():
 
 
 def test_each_state_of_the_cache_has_its_own_drift():
-    falling = [1200, 1100, 1000, 900, 800, 700]
-    frozen = [dataclasses.replace(r, case={**r.case, "cache": "cold"}) for r in cold(rounds_of(falling))]
-    by_kind = {one.kind: one.cases for one in warnings_of([*frozen, *rounds_of(falling[::-1])])}
-    frozen_case = "npy · native, cold cache"
-    assert by_kind["disk-throttling"] == [frozen_case] or by_kind["drift"]
+    frozen = cold(UP[::-1], chosen={"cache": "cold"})
+    by_kind = {one.kind: one.cases for one in warnings_of([*frozen, *rounds_of(UP)])}
+    assert by_kind["disk-throttling"] == ["npy · native, cold cache"]
 
 
 def test_rounds_of_several_versions_are_warned_of():
-    newer = [
-        dataclasses.replace(
-            r, round=r.round + 5, machine=dataclasses.replace(r.machine, versions={"torch": "9"})
-        )
-        for r in rounds_of(STEADY)
-    ]
-    (warning,) = [w for w in warnings_of([*rounds_of(STEADY), *newer]) if w.kind == "mixed-versions"]
+    newer = steady(machine={"versions": {"torch": "9"}})
+    (warning,) = [w for w in warnings_of([*steady(), *newer]) if w.kind == "mixed-versions"]
     assert "torch" in warning.values["software"].split(", ")

@@ -171,7 +171,6 @@ def against(rows: list[Row], what: str) -> Any:
 
 
 def _with_intervals(base: Any, shown: list[Row], tips: list[Any]) -> Any:
-    """Return lines of speed with the intervals that are known."""
     chart = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
         y=_vertical(shown), tooltip=tips
     )

@@ -155,7 +155,6 @@ def _rests_on(one: Recommendation, records: Sequence[Record]) -> bool:
 
 
 def _about(record: Record) -> dict[str, str]:
-    """Return the facts of machine and dataset in words."""
     machine, dataset, gpu = record.machine, record.dataset, record.machine.gpu
     fields = "; ".join(record.facets["fields"])
     sample_bytes, size = record.timing.logical_bytes / record.timing.samples, f"unknown size ({fields})"

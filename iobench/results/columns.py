@@ -153,7 +153,6 @@ def _verified(case: CaseSummary) -> str:
 
 
 def _rank_rates(case: CaseSummary) -> str | None:
-    """Return MiB/s of the median rank, and of the slowest and the fastest."""
     rates = [case.value(f"rank_{which}bytes_per_s") for which in ("", "min_", "max_")]
     known = [mib_text(rate) for rate in rates if rate is not None]
     return "{} ({} – {})".format(*known) if len(known) == len(rates) else None

@@ -1,4 +1,8 @@
-"""Comparison of runs with earlier ones: faster and slower cases, and whether they are comparable at all."""
+"""Comparison of runs with earlier ones, case by case, and of machines side by side.
+
+Rates of two machines differ with all of their parts, and say nothing about the software. Comparable is what
+relates figures of one machine: the share of its limits that a case reaches, and its relative time.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,17 @@ from typing import Any, ClassVar
 from iobench.base import grouped
 from iobench.base.errors import NotComparable
 from iobench.base.text import enumerated
-from iobench.base.units import counted, three_digits
+from iobench.base.units import counted, percent_text, rate_text, three_digits
 from iobench.results import cases, stats
 from iobench.results.cases import FACETS
+from iobench.results.columns import choices
 from iobench.results.display import Block, table
 from iobench.results.metrics import mib_text
-from iobench.results.record import Facets, Record
-from iobench.results.run_comparison import RunComparison, compare_runs
+from iobench.results.record import Facets, Record, key_of
+from iobench.results.run_comparison import MACHINE_CHANGED, RunComparison, compare_runs
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import ENOUGH_ROUNDS
-
-MEASURE_AGAIN = "measure both again, one after the other, on an idle machine"
-MORE_ROUNDS = f"measure with --rounds {ENOUGH_ROUNDS} or more"
-VERDICTS = {"machine-changed": "inconclusive (machine changed)"}  # outcomes that are shown in other words
+from iobench.results.summary import CaseSummary, Context, summarise
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class CaseComparison(RunComparison):
     @property
     def verdict(self) -> str:
         """The outcome in the words of the table."""
-        return VERDICTS.get(self.comparison.outcome, self.comparison.outcome)
+        outcome = self.comparison.outcome
+        return "inconclusive (machine changed)" if outcome == MACHINE_CHANGED else outcome
 
     @property
     def machine_text(self) -> str:
@@ -174,7 +177,7 @@ class CompareResult:
                 "machine-changed",
                 f"{new} cannot be compared with {self.base}: {message}",
                 [case for case, _ in several],
-                (MEASURE_AGAIN,),
+                ("measure both again, one after the other, on an idle machine",),
                 {"new": new, "reason": several[0][1].kind, **several[0][1].values},
             )
             for (new, message), several in doubted.items()
@@ -188,7 +191,6 @@ class CompareResult:
                 "slower",
                 f"{one.new} is slower: relative time {1 / one.comparison.ratio.median:.2f}",
                 [one.case],
-                values={"new": one.new, "ratio": one.comparison.ratio.median},
             )
             for one in self.cases
             if one.comparison.outcome == "slower"
@@ -198,16 +200,13 @@ class CompareResult:
                 "few-rounds",
                 f"{one.new} has too few rounds for a verdict",
                 [one.case],
-                (MORE_ROUNDS,),
-                {"new": one.new, "rounds": min(one.rounds)},
+                (f"measure with --rounds {ENOUGH_ROUNDS} or more",),
             )
             for one in self.cases
             if min(one.rounds) < ENOUGH_ROUNDS and one.comparison.outcome != "slower"
         ]
         gone = [
-            RunWarning(
-                "missing-case", f"measured in {self.base} only", [one.case], values={"base": self.base}
-            )
+            RunWarning("missing-case", f"measured in {self.base} only", [one.case])
             for one in self.unmatched
             if one.only_in == self.base
         ]
@@ -360,3 +359,64 @@ _IDENTITIES: tuple[Callable[[Side], object], ...] = (
     lambda side: (side.facets["format"], side.facets["loader"], side.facets.get("options")),
     lambda side: (side.facets["format"], side.facets["loader"]),
 )
+
+
+OF_MACHINE = ("processor", "memory", "disk", "gpu", "host", "dataset")  # facets; data may have two names
+TEXTS: dict[str, Callable[[CaseSummary], str]] = {
+    "samples/s": lambda case: rate_text(case.samples_per_s.median),
+    "% of limit": lambda case: percent_text(share) if (share := case.limit_share) else "",
+    "relative time (95 %)": lambda case: case.relative_text(lambda time: time.text("{:.2f}".format)),
+}
+MEANING = (
+    "relative time: 1 is the fastest of these cases on that machine; % of limit: share of what that machine "
+    "can do. Both are comparable; rates of two machines say nothing about the software."
+)
+
+
+@dataclass(frozen=True)
+class MachineComparison:
+    """The cases that all machines have, and the facts in which these differ."""
+
+    contexts: dict[str, Context]  # by machine, and what else differs
+    differences: dict[str, list[Any]]  # values on the machines, by the name of the fact
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the cases on each machine, what is comparable, and the differences between the machines."""
+        rows, places = choices(list(self.contexts.values())), range(len(self.contexts))
+        cells = [
+            [
+                *(next(iter(row.values())).label.format, next(iter(row.values())).label.loader),
+                *(text(row[n]) if n in row else None for text in TEXTS.values() for n in places),
+            ]
+            for row in rows
+        ]
+        titles = [f"{title}\n{name}" for title in TEXTS for name in self.contexts]
+        yield Block("answer", [f"{counted(len(rows), 'case')} on {enumerated(self.contexts)}"])
+        yield table(["format", "loader", *titles], cells, heads=2)
+        yield Block("text", [MEANING])
+        lines = [
+            f"{name}: {' / '.join(str(one or '–') for one in values)}"
+            for name, values in self.differences.items()
+        ]
+        yield Block("list", lines, "Differences between the machines")
+
+
+def compare_machines(runs: Mapping[str, Sequence[Record]]) -> MachineComparison:
+    """Return the cases that all machines have; NotComparable (``no-common-case``) without any."""
+    common = set.intersection(*(set(map(_key, records)) for records in runs.values()))
+    if not common:
+        raise NotComparable(f"{enumerated(runs)} have no case in common", kind="no-common-case")
+    contexts = {
+        ", ".join(filter(None, (name, one.title))): one
+        for name, records in runs.items()
+        for one in summarise([record for record in records if _key(record) in common]).contexts
+    }
+    facts = [records[-1].machine.facts for records in runs.values()]
+    values = {name: [one.get(name) for one in facts] for one in facts for name in one}
+    return MachineComparison(
+        contexts, {name: each for name, each in values.items() if any(one != each[0] for one in each)}
+    )
+
+
+def _key(record: Record) -> str:
+    return key_of({name: value for name, value in record.facets.items() if name not in OF_MACHINE})

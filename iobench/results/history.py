@@ -97,15 +97,8 @@ def _enumerated(records: Sequence[Record], facet: str) -> str:
     return enumerated(sorted({shortened(str(one.case.get(facet)), 40) for one in records}))
 
 
-@dataclass(frozen=True)
-class IndexEntry:
-    """A past run, and the stamp that its file had before it was read."""
-
-    stamp: Stamp
-    run: PastRun
-
-
-Entries = dict[str, IndexEntry]  # by the name of the file
+# past runs by the name of their file, each with the stamp that the file had before it was read
+Entries = dict[str, tuple[Stamp, PastRun]]
 
 
 def past(data_dir: Path, progress: Progress | None = None) -> list[PastRun]:
@@ -116,8 +109,8 @@ def past(data_dir: Path, progress: Progress | None = None) -> list[PastRun]:
     folder, paths = data_dir / "results", files_of(data_dir, SUFFIX)[::-1]
     stamps = {path: _stamp(path) for path in paths}  # before anything is read: a later append makes it stale
     index = _load_index(folder)
-    known = {path: index.get(path.name) for path in paths}
-    current = {path: one.run for path, one in known.items() if one and one.stamp == stamps[path]}
+    known = {path: index[path.name] for path in paths if path.name in index}
+    current = {path: run for path, (stamp, run) in known.items() if stamp == stamps[path]}
     new = [path for path in paths if path not in current]
     done = [0, *accumulate(max(1, stamps[path][0]) for path in new)]
     for path, before in zip(new, done, strict=False):
@@ -125,7 +118,7 @@ def past(data_dir: Path, progress: Progress | None = None) -> list[PastRun]:
             progress(f"reading {len(new)} runs", before, done[-1])
         current[path] = read_run(path)
     if any(not current[path].problem for path in new) or index.keys() - {path.name for path in paths}:
-        _save_index(folder, {path.name: IndexEntry(stamps[path], current[path]) for path in paths})
+        _save_index(folder, {path.name: (stamps[path], current[path]) for path in paths})
     return [replace(current[path], path=path) for path in paths]
 
 
@@ -151,9 +144,9 @@ def _load_index(folder: Path) -> Entries:
 def _save_index(folder: Path, entries: Entries) -> None:
     """Replace the index, where the folder is writable; files that cannot be read are not in it."""
     readable = {
-        name: replace(entry, run=replace(entry.run, path=Path(name)))
-        for name, entry in entries.items()
-        if not entry.run.problem and name.isprintable()  # others may not be UTF-8
+        name: (stamp, replace(run, path=Path(name)))
+        for name, (stamp, run) in entries.items()
+        if not run.problem and name.isprintable()  # others may not be UTF-8
     }
     body = msgspec.json.encode(readable, enc_hook=str)
     with suppress(OSError):  # a disk that is read-only or full costs time on the next call, nothing else

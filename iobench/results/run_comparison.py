@@ -104,18 +104,10 @@ def _ratio_of_sides(base: Rounds, new: Rounds, comparisons: int) -> tuple[Estima
     before, after = (list(map(statistics.median, side)) for side in runs)
     if max(len(before), len(after)) > 1:
         speeds = [Estimate(statistics.geometric_mean(each)) for each in (before, after)]
-        return ratio_of_runs(before, after, comparisons), speeds[0], speeds[1]
+        return stats.student(before, after, comparisons), speeds[0], speeds[1]
     (before,), (after,) = runs
     ratio = _widened(stats.ratio(after, before, comparisons), after, before)
     return ratio, stats.estimate(before), stats.estimate(after)
-
-
-def ratio_of_runs(base: Sequence[float], new: Sequence[float], comparisons: int = 1) -> Estimate:
-    """Return the ratio of the newer runs' figures to the base's, one figure per run.
-
-    The interval is one of so many comparisons; None where neither side has two runs.
-    """
-    return stats.student(base, new, statistics.fmean, 1 - (1 - stats.CONFIDENCE) / comparisons)
 
 
 def _doubt(result: Comparison, machine: MachineChange, min_difference: float, busy: bool) -> Finding | None:
@@ -211,7 +203,7 @@ def machine_change(base: Rounds, new: Rounds) -> MachineChange:
 def _ratio(base: Sequence[float], new: Sequence[float]) -> Estimate:
     """Return the ratio of two runs' samples of a limit, with Student's interval over their spread."""
     if len(base) + len(new) >= MIN_LIMIT_SAMPLES:
-        return stats.student(base, new, statistics.median, stats.CONFIDENCE)
+        return stats.student(base, new, middle=statistics.median)
     centre = math.log(statistics.median(new) / statistics.median(base))
     reach = 1.96 * UNKNOWN_SPREAD * math.sqrt(1 / len(base) + 1 / len(new))
     return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
@@ -234,7 +226,6 @@ def is_quiet(record: Record) -> bool:
 
 
 def _mean_load(sign: BackgroundSign, rounds: Rounds) -> float | None:
-    """Return the mean of a figure of background load over the rounds that have it."""
     known = [value for one in rounds if one.background and (value := sign.figure(one.background)) is not None]
     return statistics.fmean(known) if known else None
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple
 
 from iobench.base import thresholds
 from iobench.base.machine import BackgroundLoad
 from iobench.base.units import bytes_text
-from iobench.results.cases import Groups
 from iobench.results.display import Block
-from iobench.results.record import Rounds
 
 MAX_NAMED = 2  # cases named in a sentence
 MORE_ROUNDS = "give more --rounds"  # a hint that `warnings_of` replaces for commands without that option
@@ -50,44 +48,6 @@ class RunWarning:
 def warning_blocks(warnings: Iterable[RunWarning]) -> Iterator[Block]:
     """Yield a block for each warning."""
     return (Block("warning", [one.sentence], one.kind) for one in warnings)
-
-
-Check: TypeAlias = Callable[[Groups], "RunWarning | None"]
-
-
-@dataclass(frozen=True)
-class CaseCheck:
-    """Decorator of a function that returns a case's figure, None or False where nothing is wrong with it.
-
-    The warning holds the `worst` figure of all cases concerned: as a text in the message, and as the value
-    of that name.
-    """
-
-    kind: str
-    message: str  # with the worst figure as {}
-    hints: tuple[str, ...] = ()
-    value: str = ""
-    text: Callable[[Any], str] = "{:.0%}".format
-    worst: Callable[[Iterable[Any]], Any] = max
-
-    def __call__(self, figure_of: Callable[[Rounds], Any]) -> Check:
-        """Return the check of all cases."""
-
-        def check(groups: Groups) -> RunWarning | None:
-            figures = {key: figure_of(rounds) for key, rounds in groups.items()}
-            bad = {key: figure for key, figure in figures.items() if not (figure is None or figure is False)}
-            if not bad:
-                return None
-            worst = self.worst(bad.values())
-            values = {self.value: worst} if self.value else {}
-            return RunWarning(self.kind, self.message.format(self.text(worst)), list(bad), self.hints, values)
-
-        return check
-
-
-def above(threshold: float, figure: float | None) -> float | None:
-    """Return a figure above a threshold, None for one that is not."""
-    return figure if figure is not None and figure > threshold else None
 
 
 class Frequency(NamedTuple):

@@ -48,9 +48,7 @@ class Estimate:
     @property
     def precision(self) -> float | None:
         """Larger half-width of the interval as a fraction of the median; None without an interval."""
-        if self.low is None or self.high is None:
-            return None
-        return max(self.high - self.median, self.median - self.low) / self.median
+        return max(abs(end - self.median) for end in self.ends) / self.median if self.ends else None
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -68,12 +66,9 @@ class Estimate:
         values = (self.median, self.low, self.high)
         return Estimate(*(None if value is None else value * factor for value in values))  # type: ignore[arg-type]
 
-    def text(
-        self, form: Callable[[float], str], relation: str = "", ends: str = " ({} – {})", missing: str = ""
-    ) -> str:
-        """Return the median in a text form, its relation, and the ends of its interval or `missing`."""
-        interval = ends.format(*map(form, self.ends)) if self.ends else missing
-        return f"{form(self.median)}{relation}{interval}"
+    def text(self, form: Callable[[float], str]) -> str:
+        """Return the median in a text form, and the ends of its interval."""
+        return form(self.median) + (f" ({self.interval_text(form)})" if self.ends else "")
 
     def interval_text(self, form: Callable[[float], str]) -> str:
         """Return the ends of the interval in a text form; a dash without an interval."""
@@ -109,7 +104,12 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons:
     centre = statistics.median(numerator) / statistics.median(denominator)
     if min(len(numerator), len(denominator)) < MIN_ROUNDS:
         return Estimate(centre)
-    return Estimate(centre, *_bootstrap(1 - (1 - CONFIDENCE) / comparisons, numerator, denominator))
+    return Estimate(centre, *_bootstrap(_confidence(comparisons), numerator, denominator))
+
+
+def _confidence(comparisons: int) -> float:
+    """Return the confidence of each of several comparisons that together have CONFIDENCE (Bonferroni)."""
+    return 1 - (1 - CONFIDENCE) / comparisons
 
 
 def compare_rates(
@@ -144,9 +144,15 @@ def judge(
 
 
 def student(
-    base: Sequence[float], new: Sequence[float], middle: Callable[[Sequence[float]], float], confidence: float
+    base: Sequence[float],
+    new: Sequence[float],
+    comparisons: int = 1,
+    middle: Callable[[Sequence[float]], float] = statistics.fmean,
 ) -> Estimate:
-    """Return the ratio of two sides with Student's interval over logarithms, with one common variance."""
+    """Return the ratio of new to base with Student's interval over logarithms, with one common variance.
+
+    The interval is one of so many comparisons; None for one value on each side.
+    """
     from scipy.stats import t
 
     base_logs, new_logs = ([math.log(value) for value in side] for side in (base, new))
@@ -155,7 +161,7 @@ def student(
         return Estimate(math.exp(centre))
     squares = sum((value - statistics.fmean(side)) ** 2 for side in (base_logs, new_logs) for value in side)
     spread = math.sqrt(squares / freedom * (1 / len(base_logs) + 1 / len(new_logs)))
-    reach = float(t.ppf((1 + confidence) / 2, freedom)) * spread
+    reach = float(t.ppf((1 + _confidence(comparisons)) / 2, freedom)) * spread
     return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(min(centre + reach, MAX_LOG)))
 
 
@@ -167,7 +173,7 @@ def compare_paired(
 ) -> Comparison:
     """Compare two interleaved cases, from their rates by round."""
     common = [rates[number] / others[number] for number in rates if number in others]
-    confidence = 1 - (1 - CONFIDENCE) / comparisons
+    confidence = _confidence(comparisons)
     if len(common) < PAIRED_ROUNDS or 2.0 ** (1 - len(common)) > 1 - confidence:  # the widest is too narrow
         return compare_rates(list(rates.values()), list(others.values()), min_difference, comparisons)
     from scipy.stats import quantile_test
@@ -256,12 +262,8 @@ def verdict_on(rates: Mapping[str, Mapping[Any, float]], min_difference: float =
         if known:  # the interval holds the ratio of medians, too
             low, high = gaps[n, 0] - reach[n, 0], min(gaps[n, 0] + reach[n, 0], MAX_LOG)
             relative[name] = Estimate(times[n], min(times[n], math.exp(low)), max(times[n], math.exp(high)))
-    within = all(
-        one.low is not None and one.high is not None
-        and one.low > 1 - min_difference
-        and one.high < 1 + min_difference
-        for one in (relative[name] for name in leaders[1:])
-    )  # fmt: skip
+    judged = (judge(relative[name], ENOUGH_ROUNDS, min_difference) for name in leaders[1:])
+    within = all(one.outcome == "equivalent" for one in judged)
     several = "equivalent" if within else "level" if known else "few-rounds"
     outcome = "single" if len(names) == 1 else "fastest" if len(leaders) == 1 else several
     at_least = {
@@ -324,8 +326,7 @@ def compared(rates: Mapping[Any, float], others: Mapping[Any, float], comparison
     one round of each suffices.
     """
     if min(len(rates), len(others)) == FEWEST_ROUNDS:
-        confidence = 1 - (1 - CONFIDENCE) / comparisons
-        ratio = student([*others.values()], [*rates.values()], statistics.fmean, confidence)
+        ratio = student([*others.values()], [*rates.values()], comparisons)
         comparison = judge(ratio, FEWEST_ROUNDS)
         if comparison.outcome == "inconclusive":
             comparison = Comparison(Estimate(ratio.median), "inconclusive")

@@ -11,14 +11,13 @@ from typing import Any
 
 from iobench.base.finding import Finding
 from iobench.results import cases, stats
-from iobench.results.cache_warnings import read_on_open
 from iobench.results.cases import LABEL_FACETS, Groups, Label
 from iobench.results.metrics import METRICS, SlowestRank, slowest_rank
 from iobench.results.parts import DECODING
 from iobench.results.record import Record, key_of
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Estimate, Verdict, median_rates, verdict_on
-from iobench.results.warnings import case_warnings
+from iobench.results.warnings import case_warnings, read_on_open
 
 NEAR_LIMIT = 0.7  # of the limit, from which on it is what takes the time
 _LIMITED_BY = {"page cache": "copies", "gather": "copies", "memory": "copies", DECODING: "decode"}

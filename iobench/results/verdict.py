@@ -236,8 +236,11 @@ def step_share(summaries: Sequence[CaseSummary]) -> float | None:
 
 def ratio_text(ratio: Estimate, relation: str = "") -> str:
     """Return a ratio with its relation, such as `as fast`, and its interval."""
-    few = " (too few rounds for an interval)"
-    return ratio.text(three_digits, f" × {relation}".rstrip(), " (95 % interval {} to {})", few)
+    ends = "95 % interval {} to {}".format(*map(three_digits, ratio.ends)) if ratio.ends else None
+    return (
+        f"{three_digits(ratio.median)} × {relation}".rstrip()
+        + f" ({ends or 'too few rounds for an interval'})"
+    )
 
 
 def claim_text(ratio: Estimate, relation: str) -> str:
@@ -307,29 +310,28 @@ def _gain(best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
 
     What leads in every context is level with it, whatever the medians.
     """
-    over: dict[str, list[tuple[float, bool]]] = {ONE_BY_ONE: [], PLAIN_LOOP: []}
-    for context, case in best:
-        candidates = [one for one in context.cases if one.candidate]
-        one_by_one = [
-            one
-            for one in candidates
-            if one.label.format == case.label.format
-            and one.facets["loader"] == ONE_BY_ONE
-            and (one.facets.get("options") or {}).get("fetch") == "sample"
-        ]
-        plain = [one for one in candidates if one.facets["loader"] == PLAIN_LOOP]
-        for name, others in ((ONE_BY_ONE, one_by_one), (PLAIN_LOOP, plain)):
-            if others and case.facets["loader"] != name:
-                ratio = others[0].relative.median / case.relative.median
-                over[name].append((ratio, others[0].leader))
     texts, values = list[str](), dict[str, float | int | str]()
     for name, what in ((ONE_BY_ONE, "DataLoader one sample at a time"), (PLAIN_LOOP, "the best plain loop")):
-        if over[name]:
-            ratios, leads = zip(*over[name], strict=True)
+        pairs = [
+            (case, next((one for one in context.cases if _is_usual(one, name, case.label.format)), None))
+            for context, case in best
+            if case.facets["loader"] != name
+        ]
+        if usual := [(case.relative.median, one) for case, one in pairs if one is not None]:
+            ratios = [one.relative.median / time for time, one in usual]
             values |= {f"{name}_low": min(ratios), f"{name}_high": max(ratios)}
-            texts.append(f"level with {what}" if all(leads) else f"{range_text(ratios)} × {what}")
+            level = all(one.leader for _, one in usual)
+            texts.append(f"level with {what}" if level else f"{range_text(ratios)} × {what}")
     name = best[0][1].label.short
     return Finding("gain", f"{name}: {', '.join(texts)}", values=values | {"case": name}) if texts else None
+
+
+def _is_usual(case: CaseSummary, loader: str, format: str) -> bool:
+    """Return whether a case is the usual one of a loader: of DataLoader one sample at a time, of `format`."""
+    if not case.candidate or case.facets["loader"] != loader:
+        return False
+    options = case.facets.get("options") or {}
+    return loader == PLAIN_LOOP or (options.get("fetch") == "sample" and case.label.format == format)
 
 
 def _effect(contexts: Sequence[Context]) -> Finding | None:
@@ -406,7 +408,6 @@ def _least(spreads: Sequence[_Spread]) -> _Spread | None:
 
 
 def _limit(best: Sequence[CaseSummary]) -> Finding | None:
-    """Return which share of each lowest limit these cases reach."""
     shares = grouped(
         (case.limit, case.limit_share)
         for case in best

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from iobench.base.units import seconds_text, three_digits
+from iobench.base.units import seconds_text
 from iobench.results import stats
 from iobench.results.run_warning import Value
 from iobench.results.stats import Comparison
-from iobench.results.verdict import ratio_values
+from iobench.results.verdict import ratio_text, ratio_values
 from iobench.studies._rounds import Measurements
 
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
@@ -124,7 +124,7 @@ class Claims:
         first, second = (
             f"{name} ({seconds_text(statistics.median(measured.seconds[name]))})" for name in (one, other)
         )
-        times = ratio.text(three_digits, " × as fast", " (95 % interval {} to {})")
+        times = ratio_text(ratio, "as fast")
         values: dict[str, Value] = {"faster": one, "slower": other, **ratio_values(ratio)}
         return ClaimResult("", verdict, f"{first} is {times} as {second}{aside}", measured.data, [values])
 

@@ -2,16 +2,10 @@
 
 import pytest
 import typer
+from test_pages import commands
 from text_file import TextFile
 
 from iobench.terminal.cli import app
-
-
-def commands(group, above="iobench"):
-    """Yield a group and every command below it with the words that are typed."""
-    yield above, group
-    for name, command in getattr(group, "commands", {}).items():
-        yield from commands(command, f"{above} {name}")
 
 
 def lines_of(words, command):
@@ -25,7 +19,8 @@ def lines_of(words, command):
     yield from (f"{name}: {one.help}" for name, one in getattr(command, "commands", {}).items())
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+PROGRAM = typer.main.get_command(app)
+ALL = {f"iobench {words}".strip(): one for words, one in {"": PROGRAM, **dict(commands(PROGRAM))}.items()}
 
 
 @pytest.mark.parametrize("words", ALL, ids=lambda words: words.replace(" ", "-"))

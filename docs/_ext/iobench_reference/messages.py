@@ -10,7 +10,8 @@ from iobench.advise.checks.evidence import Advice
 from iobench.base import errors
 from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
-from iobench.results.run_warning import BackgroundSign, CaseCheck, RunWarning
+from iobench.results.run_warning import BackgroundSign, RunWarning
+from iobench.results.warnings import CaseCheck
 from iobench_reference.kinds import Use, main_use, makers_of, parameters_of, scan
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence
 

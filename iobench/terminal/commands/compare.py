@@ -18,26 +18,13 @@ from iobench.bench.budget import Budget
 from iobench.bench.options import flag_of
 from iobench.results import compare as comparing
 from iobench.results import history
-from iobench.results.compare import CompareResult
-from iobench.results.machine_comparison import MachineComparison, compare_machines
+from iobench.results.compare import CompareResult, MachineComparison, compare_machines
 from iobench.results.record import Record
 from iobench.results.run_warning import LONGER
 from iobench.results.stats import ENOUGH_ROUNDS
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
 from iobench.terminal import display
-from iobench.terminal.commands._options import (
-    AsJson,
-    DataDir,
-    Device,
-    MinDifference,
-    Out,
-    TimeLimit,
-    Timeout,
-    parsed,
-    records_of,
-    was_typed,
-    words_of,
-)
+from iobench.terminal.commands import _options as shared
 
 INCONCLUSIVE_CODE = 3  # exit code of --fail-on if nothing can be said
 OF_LOADERS = ("max_time", "device", "timeout", "out")  # options that need --run
@@ -64,11 +51,11 @@ def compare(
         bool,
         typer.Option("--machines", help="Show runs of several machines side by side, without a verdict."),
     ] = False,
-    max_time: TimeLimit = 60.0,
-    device: Device = "auto",
-    timeout: Timeout = 60.0,
-    out: Out = None,
-    min_difference: MinDifference = "5%",
+    max_time: shared.TimeLimit = 60.0,
+    device: shared.Device = "auto",
+    timeout: shared.Timeout = 60.0,
+    out: shared.Out = None,
+    min_difference: shared.MinDifference = "5%",
     fail_on: Annotated[
         str | None,
         typer.Option(
@@ -81,8 +68,8 @@ def compare(
     force: Annotated[
         bool, typer.Option("--force", help="Compare runs that were measured differently.")
     ] = False,
-    data_dir: DataDir = Path("data"),
-    as_json: AsJson = False,
+    data_dir: shared.DataDir = Path("data"),
+    as_json: shared.AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
     """Compare newer runs with an earlier one, case by case.
@@ -92,7 +79,7 @@ def compare(
     began, allowed = time.monotonic(), _allowed(fail_on)
     if as_json and markdown:
         raise conflict("--json with --markdown", "give one of them")
-    smallest = parsed("--min-difference", parse_percent, min_difference)
+    smallest = shared.parsed("--min-difference", parse_percent, min_difference)
     if machines:
         _check_typed(context, (*OF_LOADERS, *OF_VERDICTS), "without", "--machines")
         given = (base, *new)
@@ -139,14 +126,13 @@ def _show(result: CompareResult | MachineComparison, as_json: bool, markdown: bo
 def _check_typed(context: typer.Context, names: Sequence[str], other: str, flag: str = "--run") -> None:
     """Raise InvalidSettings for an option that applies only with, or without, a flag."""
     for name in names:
-        if was_typed(context, name):
+        if shared.was_typed(context, name):
             raise conflict(
                 f"{flag_of(name)} applies {other} {flag}", f"add {flag}" if other == "with" else "omit it"
             )
 
 
 def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
-    """Print the reasons to distrust a comparison."""
     for name, records in runs.items():
         for warning in warnings_of(records):
             if warning.kind in MACHINE_KINDS:
@@ -160,12 +146,12 @@ def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
 
 def _records(data_dir: Path, name: str) -> list[Record]:
     """Return the records of one side: one run, or several separated by commas."""
-    names = [name] if history.is_file(Path(name)) else words_of(name)
-    return records_of([history.find(data_dir, one) for one in names])
+    names = [name] if history.is_file(Path(name)) else shared.words_of(name)
+    return shared.records_of([history.find(data_dir, one) for one in names])
 
 
 def _stems(name: str) -> str:
-    return ",".join(Path(one).stem for one in words_of(name))
+    return ",".join(Path(one).stem for one in shared.words_of(name))
 
 
 def _allowed(fail_on: str | None) -> float | None:
@@ -174,7 +160,7 @@ def _allowed(fail_on: str | None) -> float | None:
     word, _, size = fail_on.partition(":")
     if word != "slower":
         raise InvalidSettings("--fail-on", kind="invalid-value", expected="slower:5%", found=repr(fail_on))
-    return parsed("--fail-on", parse_percent, size)
+    return shared.parsed("--fail-on", parse_percent, size)
 
 
 def _judge(judged: CompareResult, gate: str) -> None:

@@ -20,18 +20,10 @@ from iobench.host.device import pick_device
 from iobench.loading import loaders as known
 from iobench.results.display import table
 from iobench.terminal import datasets, display
-from iobench.terminal.commands._options import (
-    HASH,
-    AsJson,
-    DataDir,
-    Device,
-    NameOrAddress,
-    checked_choice,
-    parsed,
-)
+from iobench.terminal.commands import _options as shared
 
 
-def formats(as_json: AsJson = False) -> None:
+def formats(as_json: shared.AsJson = False) -> None:
     """List the formats, their options, and which are installed.
 
     Example: iobench formats
@@ -39,7 +31,7 @@ def formats(as_json: AsJson = False) -> None:
     _describe("format", storage.describe(), as_json)
 
 
-def loaders(as_json: AsJson = False) -> None:
+def loaders(as_json: shared.AsJson = False) -> None:
     """List the loaders, their options, and which are installed.
 
     Example: iobench loaders
@@ -93,15 +85,15 @@ def verify(
             help="Read only rows of this size, such as 1GiB, spread over the data, for at most 2 minutes."
         ),
     ] = None,
-    data_dir: DataDir = Path("data"),
-    name: NameOrAddress = None,
+    data_dir: shared.DataDir = Path("data"),
+    name: shared.NameOrAddress = None,
 ) -> None:
     """Read every artifact again and compare it with its manifest.
 
     Example: iobench verify
     """
-    sample_bytes = None if sample is None else parsed("--sample", parse_elements, sample)
-    if checked_choice("--hash", hash, HASH) == "full" and sample is not None:
+    sample_bytes = None if sample is None else shared.parsed("--sample", parse_elements, sample)
+    if shared.checked_choice("--hash", hash, shared.HASH) == "full" and sample is not None:
         raise conflict("--sample with --hash full", "give one of them")
     manifest = dataset_named(data_dir, name)
     display.note(datasets.dataset_line(manifest, None if name else data_dir))
@@ -131,11 +123,11 @@ def verify(
 
 def limits(
     batch_size: Annotated[int, typer.Option(help="Samples per batch: the size of memory copies.")] = 256,
-    device: Device = "auto",
+    device: shared.Device = "auto",
     seconds: Annotated[float, typer.Option(help="Seconds per limit.")] = 0.5,
-    data_dir: DataDir = Path("data"),
-    name: NameOrAddress = None,
-    as_json: AsJson = False,
+    data_dir: shared.DataDir = Path("data"),
+    name: shared.NameOrAddress = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Measure the bandwidth limits of disk, memory and device.
 

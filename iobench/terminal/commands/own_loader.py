@@ -14,18 +14,7 @@ from iobench.bench.options import MODELS, check_above_zero
 from iobench.host.device import pick_device
 from iobench.objects.url import use_endpoint
 from iobench.terminal import display
-from iobench.terminal.commands._options import (
-    AsJson,
-    DataDir,
-    Device,
-    NameOrAddress,
-    Out,
-    S3Endpoint,
-    TimeLimit,
-    Timeout,
-    listed_numbers,
-    parsed,
-)
+from iobench.terminal.commands import _options as shared
 
 
 def tune(
@@ -45,13 +34,13 @@ def tune(
         str | None, typer.Option(help="Memory limit of the process and its workers, like 4GiB.")
     ] = None,
     max_workers: Annotated[int | None, typer.Option(help="At most this many worker processes.")] = None,
-    max_time: TimeLimit = 60.0,
-    timeout: Timeout = 60.0,
+    max_time: shared.TimeLimit = 60.0,
+    timeout: shared.Timeout = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of the order of rounds and of the model.")] = 0,
-    device: Device = "auto",
-    data_dir: DataDir = Path("data"),
-    out: Out = None,
-    as_json: AsJson = False,
+    device: shared.Device = "auto",
+    data_dir: shared.DataDir = Path("data"),
+    out: shared.Out = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Find the fastest settings of your own DataLoader.
 
@@ -67,7 +56,7 @@ def tune(
         step_ms=step_ms,
         model=model,
         headroom=headroom,
-        max_memory_bytes=parsed("--max-memory", parse_elements, max_memory) if max_memory else None,
+        max_memory_bytes=shared.parsed("--max-memory", parse_elements, max_memory) if max_memory else None,
         max_workers=max_workers,
         timeout_s=timeout,
         seed=seed,
@@ -91,13 +80,13 @@ def diagnose(
     batches: Annotated[
         int | None, typer.Option(help="At most this many batches per loop over the loader. [default: all]")
     ] = None,
-    max_time: TimeLimit = 20.0,
-    timeout: Timeout = 60.0,
+    max_time: shared.TimeLimit = 20.0,
+    timeout: shared.Timeout = 60.0,
     variants: Annotated[
         bool, typer.Option("--variants/--no-variants", help="Try other settings and measure the best again.")
     ] = True,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    device: shared.Device = "auto",
+    as_json: shared.AsJson = False,
 ) -> None:
     """Find out why your DataLoader is slow, and what to change.
 
@@ -145,10 +134,10 @@ def resume_check(
     timeout: Annotated[
         float, typer.Option(help="Kill a process after this many seconds without a batch.")
     ] = 60.0,
-    data_dir: DataDir = Path("data"),
-    name: NameOrAddress = None,
-    s3_endpoint: S3Endpoint = None,
-    as_json: AsJson = False,
+    data_dir: shared.DataDir = Path("data"),
+    name: shared.NameOrAddress = None,
+    s3_endpoint: shared.S3Endpoint = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Kill and resume loaders; count lost and repeated samples.
 
@@ -170,7 +159,7 @@ def resume_check(
 
 def _numbers(option: str, text: str | None, least: int) -> tuple[int, ...]:
     # one by one, because a number may come again
-    numbers = tuple(listed_numbers(option, part, int)[0] for part in (text or "").split(",") if text)
+    numbers = tuple(shared.listed_numbers(option, part, int)[0] for part in (text or "").split(",") if text)
     for number in numbers:
         check_number(option, number, least, MOST)
     return numbers

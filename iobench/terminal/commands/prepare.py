@@ -31,25 +31,8 @@ from iobench.formats import DTYPES, VARIES, Schema, numpy_dtype
 from iobench.objects.client import ObjectStore
 from iobench.objects.url import use_endpoint
 from iobench.terminal import datasets, display
+from iobench.terminal.commands import _options as shared
 from iobench.terminal.commands._declared_options import made_of, with_options
-from iobench.terminal.commands._options import (
-    FIELD_HELP,
-    FILES,
-    FILES_HELP,
-    HASH,
-    ON_ERROR,
-    ON_ERROR_HELP,
-    SOURCE_FORMAT_HELP,
-    AsJson,
-    DataDir,
-    Hash,
-    S3Endpoint,
-    checked_choice,
-    fields_of,
-    fields_with_extents,
-    parsed,
-    run_command,
-)
 
 OF_GENERATED = ("size", "dtype", "seed", "compressibility", "fields", "lengths")
 OF_SOURCE = ("columns", "source_format", "on_error", "files", "field")
@@ -93,16 +76,16 @@ class SourceOptions:
         "Your own data: .npy, .npz, .pt, .csv, a folder of images, or any readable format; FILE::NAME,NAME "
         "selects arrays. [default: data added to --name, else generated]",
     )
-    source_format: str | None = command_option(None, SOURCE_FORMAT_HELP)
-    field: tuple[str, ...] = command_option((), FIELD_HELP, repeatable=True)
+    source_format: str | None = command_option(None, shared.SOURCE_FORMAT_HELP)
+    field: tuple[str, ...] = command_option((), shared.FIELD_HELP, repeatable=True)
     columns: str | None = command_option(
         None,
         "Columns of one dtype in a table given by --source: packed makes them one field, separate keeps a "
         "field for each. [default: packed]",
         choices=("packed", "separate"),
     )
-    on_error: str | None = command_option(None, ON_ERROR_HELP, choices=ON_ERROR)
-    files: str | None = command_option(None, FILES_HELP, choices=FILES)
+    on_error: str | None = command_option(None, shared.ON_ERROR_HELP, choices=shared.ON_ERROR)
+    files: str | None = command_option(None, shared.FILES_HELP, choices=shared.FILES)
 
     def __post_init__(self) -> None:
         check_declared(self)
@@ -129,10 +112,10 @@ class SourceOptions:
         """Return the source to write: the user's files, or generated data with defaults filled in."""
         shape = None
         if self.sample_shape is not None:
-            shape = parsed("--sample-shape", parse_shape, self.sample_shape, True)
+            shape = shared.parsed("--sample-shape", parse_shape, self.sample_shape, True)
         if self.source is not None:
             columns, on_error = self.columns or "packed", self.on_error or "stop"
-            fields = fields_with_extents(self.field)
+            fields = shared.fields_with_extents(self.field)
             return open_source(self.source, shape, columns, self.source_format, on_error, self.files, fields)
         try:
             if self.fields is not None or self.lengths is not None:
@@ -163,12 +146,12 @@ class SourceOptions:
         lengths = self.lengths or "lognormal:512,1.2"
         if self.size is not None and lengths.startswith("file:"):
             raise conflict("--size with --lengths file:", "omit --size")
-        fields = fields_of(self.fields)
+        fields = shared.fields_of(self.fields)
         item = max((np.dtype(field.dtype).itemsize for field in fields if field.is_ragged), default=1)
         return GeneratedLengths(fields, lengths, self._elements(item), self.seed or 0)
 
     def _elements(self, item_bytes: int) -> int:
-        return parsed("--size", parse_elements, "1e7" if self.size is None else self.size, item_bytes)
+        return shared.parsed("--size", parse_elements, "1e7" if self.size is None else self.size, item_bytes)
 
 
 @with_options(SourceOptions)
@@ -182,7 +165,7 @@ def prepare(
             "[default: npy, hdf5, lmdb, memmap]"
         ),
     ] = None,
-    data_dir: DataDir = Path("data"),
+    data_dir: shared.DataDir = Path("data"),
     name: Annotated[str | None, typer.Option(help="Dataset name. [default: made from the data]")] = None,
     to: Annotated[
         str | None,
@@ -190,7 +173,7 @@ def prepare(
             help="Upload the dataset to an address like s3://bucket/prefix, instead of keeping it here."
         ),
     ] = None,
-    s3_endpoint: S3Endpoint = None,
+    s3_endpoint: shared.S3Endpoint = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing data.")] = False,
     ray: Annotated[
         str | None,
@@ -198,7 +181,7 @@ def prepare(
             help="Copy the dataset to the same path on every host of the Ray cluster at this address."
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Write an array into each format, read it back and compare.
 
@@ -232,9 +215,9 @@ def prepare(
 
         copy_to_all(manifest, ray, display.note)
     if store is not None:
-        done, following = f"uploaded to {store.url}", run_command(Path("data"), "--name", store.url)
+        done, following = f"uploaded to {store.url}", shared.run_command(Path("data"), "--name", store.url)
     else:
-        done, following = f"written to {manifest.root}", run_command(data_dir, "--name", manifest.name)
+        done, following = f"written to {manifest.root}", shared.run_command(data_dir, "--name", manifest.name)
     display.note(f"dataset {done}; next: iobench {following}")
 
 
@@ -273,33 +256,33 @@ def add(
         ),
     ],
     format: Annotated[str | None, typer.Option(help="Format of the data. [default: detected]")] = None,
-    files: Annotated[str | None, typer.Option(help=FILES_HELP)] = None,
+    files: Annotated[str | None, typer.Option(help=shared.FILES_HELP)] = None,
     name: Annotated[str | None, typer.Option(help="Dataset name. [default: made from the path]")] = None,
-    field: Annotated[list[str] | None, typer.Option(help=FIELD_HELP)] = None,
-    hash: Hash = "auto",
-    data_dir: DataDir = Path("data"),
-    s3_endpoint: S3Endpoint = None,
+    field: Annotated[list[str] | None, typer.Option(help=shared.FIELD_HELP)] = None,
+    hash: shared.Hash = "auto",
+    data_dir: shared.DataDir = Path("data"),
+    s3_endpoint: shared.S3Endpoint = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the dataset of that name; its data are kept.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Register existing data in place; iobench only reads them.
 
     Example: iobench add shards/ --format webdataset
     """
     use_endpoint(s3_endpoint)
-    fields, notes = fields_with_extents(field or ()), list[Finding]()
+    fields, notes = shared.fields_with_extents(field or ()), list[Finding]()
     with display.progress() as progress:
         manifest, row = register(
             path,
             format,
-            files=files and checked_choice("--files", files, FILES),
+            files=files and shared.checked_choice("--files", files, shared.FILES),
             name=name,
             fields=fields,
             data_dir=data_dir,
             overwrite=overwrite,
-            hash=checked_choice("--hash", hash, HASH),
+            hash=shared.checked_choice("--hash", hash, shared.HASH),
             progress=progress,
             warn=partial(datasets.warn_or_keep, notes),
         )
@@ -308,6 +291,6 @@ def add(
         display.note(
             "stored: the size of whole files, of which the selected fields may be a part; hence no ratio"
         )
-    following = run_command(data_dir, "--name", manifest.name)
+    following = shared.run_command(data_dir, "--name", manifest.name)
     place = path if manifest.url else manifest.path_of(row.variant)
     display.note(f"registered in place: {place}; next: iobench {following}")

@@ -19,22 +19,8 @@ from iobench.dataset.remote_dataset import dataset_named
 from iobench.dataset.sources import Source, open_source
 from iobench.objects.url import use_endpoint
 from iobench.terminal import display
+from iobench.terminal.commands import _options as shared
 from iobench.terminal.commands._declared_options import made_of, with_options
-from iobench.terminal.commands._options import (
-    FIELD_HELP,
-    FILES,
-    FILES_HELP,
-    ON_ERROR,
-    ON_ERROR_HELP,
-    AsJson,
-    DataDir,
-    NameOrAddress,
-    S3Endpoint,
-    SourceFormat,
-    checked_choice,
-    fields_with_extents,
-    parsed,
-)
 
 HASHING = 0.2  # of the time, for what --add hashes
 
@@ -42,7 +28,7 @@ HASHING = 0.2  # of the time, for what --add hashes
 @with_options(Requirements)
 def recommend(
     *,
-    name: NameOrAddress = None,
+    name: shared.NameOrAddress = None,
     source: Annotated[
         Path | None,
         typer.Option(help="Your own data, as for 'iobench prepare'; a sample is written in every format."),
@@ -51,20 +37,20 @@ def recommend(
         Path | None,
         typer.Option(help="Your own files in a known format, registered in place as by 'iobench add'."),
     ] = None,
-    source_format: SourceFormat = None,
+    source_format: shared.SourceFormat = None,
     sample_shape: Annotated[
         str | None,
         typer.Option(
             help="Shape that images are cropped to, as for 'iobench prepare'; '*x*x3' keeps the size of each."
         ),
     ] = None,
-    on_error: Annotated[str | None, typer.Option(help=ON_ERROR_HELP)] = None,
-    files: Annotated[str | None, typer.Option(help=FILES_HELP)] = None,
-    field: Annotated[list[str] | None, typer.Option(help=FIELD_HELP)] = None,
+    on_error: Annotated[str | None, typer.Option(help=shared.ON_ERROR_HELP)] = None,
+    files: Annotated[str | None, typer.Option(help=shared.FILES_HELP)] = None,
+    field: Annotated[list[str] | None, typer.Option(help=shared.FIELD_HELP)] = None,
     typed: Mapping[str, Any],
-    data_dir: DataDir = Path("data"),
-    s3_endpoint: S3Endpoint = None,
-    as_json: AsJson = False,
+    data_dir: shared.DataDir = Path("data"),
+    s3_endpoint: shared.S3Endpoint = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Recommend format, loader and settings, with code to paste.
 
@@ -134,13 +120,13 @@ def _opened(path: Path, given: Mapping[str, str | None], fields: Sequence[str]) 
     """Return the user's data as a source, and the `iobench prepare` arguments that name it."""
     format, sample_shape, on_error, files = given.values()
     if on_error is not None:
-        checked_choice("--on-error", on_error, ON_ERROR)
+        shared.checked_choice("--on-error", on_error, shared.ON_ERROR)
     if files is not None:
-        checked_choice("--files", files, FILES)
-    shape = None if sample_shape is None else parsed("--sample-shape", parse_shape, sample_shape, True)
+        shared.checked_choice("--files", files, shared.FILES)
+    shape = None if sample_shape is None else shared.parsed("--sample-shape", parse_shape, sample_shape, True)
     typed = [*given.items(), *(("--field", field) for field in fields)]
     words = [word for option, value in typed if value is not None for word in (option, value)]
-    described = fields_with_extents(fields)
+    described = shared.fields_with_extents(fields)
     source = open_source(
         path, shape, format=format, on_error=on_error or "stop", files=files, fields=described
     )
@@ -158,7 +144,7 @@ def _added(
             path,
             format,
             name=name,
-            fields=fields_with_extents(fields),
+            fields=shared.fields_with_extents(fields),
             data_dir=data_dir,
             hash_s=hash_s,
             progress=progress,

@@ -26,20 +26,8 @@ from iobench.objects.url import use_endpoint
 from iobench.results import history
 from iobench.results.record import Record
 from iobench.terminal import datasets, display, runs, scaling
+from iobench.terminal.commands import _options as shared
 from iobench.terminal.commands._declared_options import parse, with_run_options
-from iobench.terminal.commands._options import (
-    AsJson,
-    DataDir,
-    Long,
-    MinDifference,
-    NameOrAddress,
-    Out,
-    S3Endpoint,
-    Wide,
-    parsed,
-    run_command,
-    was_typed,
-)
 
 NEW_RUN = ("name", "plan", "save_plan", "out")  # options that a resumed run cannot have
 
@@ -58,10 +46,10 @@ def run(
     ranks_per_host: Annotated[
         str | None, typer.Option(help="With --ray: ranks per host, like 1,2. [default: 1]")
     ] = None,
-    min_difference: MinDifference = "5%",
-    data_dir: DataDir = Path("data"),
-    name: NameOrAddress = None,
-    s3_endpoint: S3Endpoint = None,
+    min_difference: shared.MinDifference = "5%",
+    data_dir: shared.DataDir = Path("data"),
+    name: shared.NameOrAddress = None,
+    s3_endpoint: shared.S3Endpoint = None,
     plan: Annotated[Path | None, typer.Option(help="Read the run's settings from this TOML file.")] = None,
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the run's settings to this TOML file.")
@@ -69,10 +57,10 @@ def run(
     resume: Annotated[
         str | None, typer.Option(help="Resume an interrupted run, given by name or file.")
     ] = None,
-    long: Long = False,
-    wide: Wide = False,
-    as_json: AsJson = False,
-    out: Out = None,
+    long: shared.Long = False,
+    wide: shared.Wide = False,
+    as_json: shared.AsJson = False,
+    out: shared.Out = None,
 ) -> None:
     """Measure how fast each loader reads each format.
 
@@ -84,7 +72,7 @@ def run(
 
     began = time.monotonic()
     use_endpoint(s3_endpoint)
-    smallest = parsed("--min-difference", parse_percent, min_difference)
+    smallest = shared.parsed("--min-difference", parse_percent, min_difference)
     shown = runs.TableOptions(smallest, as_json, wide, long)
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
@@ -190,13 +178,13 @@ def _saved(path: Path, data_dir: Path, starts: str | None, measured: bool) -> st
         return f"the rounds measured so far are saved in {path}; several numbers of ranks cannot be resumed"
     named = path.parent.resolve() == (data_dir / "results").resolve()
     name = path.stem if named else str(path)
-    command = run_command(data_dir, "--resume", name)
+    command = shared.run_command(data_dir, "--resume", name)
     return f"the rounds measured so far are saved; resume with: {starts} {command}"
 
 
 def _check_alone(context: typer.Context, what: str, advice: str, settings: Collection[str]) -> None:
     """Raise InvalidSettings for a setting typed together with an option that sets all of them."""
-    typed = [name for name in context.params if name in settings and was_typed(context, name)]
+    typed = [name for name in context.params if name in settings and shared.was_typed(context, name)]
     if typed:
         flags = ", ".join(map(flag_of, typed))
         raise conflict(f"{flags}: already set by {what}", advice)
