@@ -11,7 +11,7 @@ from functools import partial
 
 from iobench.advise.checks import decoding, sample_checks, setting_checks
 from iobench.advise.checks.call_costs import WORK
-from iobench.advise.checks.evidence import Advice, Evidence, concluded
+from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.settings.candidate import Candidate
 
 
@@ -37,7 +37,7 @@ class Check:
     def advice(self, evidence: Evidence) -> Advice | None:
         """Return the advice with what was measured of its remedy; None if it was refuted."""
         found = self.find(evidence)
-        return found and concluded(evidence, found, () if self.more else self.tried_as)
+        return found and evidence.concluded(found, () if self.more else self.tried_as)
 
     def trial(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """Return the candidate that tries its remedy and holds no samples; None without one."""

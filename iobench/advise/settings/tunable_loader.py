@@ -148,7 +148,6 @@ def limit_threads(threads: int, then: Callable[[int], None] | None, worker: int)
 
 
 def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
-    """Return DataLoader's arguments for a loader like the given one except for these."""
     names = ["collate_fn", "pin_memory", "timeout", "num_workers", "worker_init_fn", "generator"]
     names += ["multiprocessing_context"]
     if loader.num_workers:
