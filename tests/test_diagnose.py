@@ -348,7 +348,7 @@ def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidat
         [loop()],
         [loop(loader=PER_SAMPLE)],
         [QUICK_SAMPLES, fetching(101)],
-        [QUICK_SAMPLES, Candidate("", {"a": 1}, "fetch", race=rounds_at({1: 90}))],
+        [SLOW_START, Candidate("", {"a": 1}, "persistent", race=rounds_at({1: 90}))],
         [QUICK_SAMPLES, dataclasses.replace(UNTRIED, kind="fetch", failure=RAISED)],
         [candidate("0 workers", 105, num_workers=0)],
         [Candidate("0 workers", {"num_workers": 0}, "workers", final=SCATTERED)],
@@ -457,6 +457,13 @@ def test_a_cause_is_named_as_undecided_where_time_was_too_short_for_final_rounds
 def test_more_workers_are_advised_unless_a_race_was_against_them(raced, expected):
     kinds = [one.kind for one in diagnose(Evidence(FEW, [RACED, raced])).advice]
     assert ("too-few-workers" in kinds) == expected
+
+
+def test_settings_are_not_compared_where_each_turn_took_longer():
+    slower = evidence(candidate("0 workers", 200, num_workers=0), slowdown=2.0)
+    found = diagnose(slower)
+    assert [one.kind for one in found.warnings] == ["slowing-down"]
+    assert not any(one.gain for one in found.advice)
 
 
 def test_what_makes_samples_wrong_precedes_the_verdict():

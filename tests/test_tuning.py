@@ -456,6 +456,19 @@ def test_a_turn_that_the_end_of_the_time_cuts_off_counts_with_enough_batches(bat
         assert (turn.batches, turn.complete) == (batches, False)
 
 
+@pytest.mark.parametrize("promised", [True, False])
+def test_settings_that_do_not_fit_are_raced_where_the_others_promise_no_gain(promised):
+    loader = DataLoader(Samples(8), 4)
+    others = [Candidate(f"{number}", {"a": number}, "other", make=lambda: loader) for number in range(4)]
+    race = SettingsRace(TunableLoader(loader), TurnSpec(), budget=Budget(9.0))
+    given = [Candidate(BASELINE), *others]
+    with race.active():
+        raced, late = race.race_in_time(given, 1.0, 0.1, lambda raced: promised, lambda text: None, rounds=6)
+    assert [one.name for one in (*raced, *late)] == [one.name for one in given]
+    assert all(one.rates for one in raced)
+    assert (len(raced) == 2) == promised
+
+
 def test_a_case_that_the_end_of_the_time_cuts_off_is_skipped_and_no_other_begins():
     def late(row):
         if row:

@@ -10,8 +10,6 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
 from iobench.advise import diagnosis
 from iobench.advise.answer import no_time
 from iobench.advise.checks import profiling
@@ -170,11 +168,10 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _sample_calls(loader: TunableLoader, watchdog: Watchdog) -> SampleCalls:
     """Return what two samples of a map-style dataset ask of libraries; nothing where they cannot be taken."""
-    own: Any = loader.loader
-    if not loader.rebuilds or isinstance(own.dataset, IterableDataset) or own.batch_sampler is None:
-        return SampleCalls()
-    with suppress(Exception), watchdog.within(watchdog.part(PROBES).seconds):  # the loop has told its errors
-        return calls_for(shallow_copy(own.dataset), next(iter(own.batch_sampler))[:2])
+    if loader.indexes_rows:
+        own: Any = loader.loader
+        with suppress(Exception), watchdog.within(watchdog.part(PROBES).seconds):  # the loop told its errors
+            return calls_for(shallow_copy(own.dataset), next(iter(own.batch_sampler))[:2])
     return SampleCalls()
 
 

@@ -217,7 +217,7 @@ def diagnose(evidence: Evidence, alone: bool = False, target: str = "", max_time
     raced = candidates[0].rate if candidates else 0.0
     verdict = _verdict(loop, bottleneck, alone, advice, raced if loop.elapsed_s < ROUND_S else 0.0)
     best = [answer.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
-    explained = any(CHECKS[one.kind].explains for one in advice)
+    explained = any(CHECKS[one.kind].work or CHECKS[one.kind].explains for one in advice)
     where = list(where_the_time_goes(evidence)) if slow and not explained else []
     tried = any(one.rates for one in candidates[1:])
     nothing = []

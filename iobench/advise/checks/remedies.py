@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
 from iobench import formats
 from iobench.advise.checks import decoding, sample_calls
@@ -198,9 +198,7 @@ class Remedies:
         """Return the loader with each change, the most promising first."""
         if not self._evidence.profiles:
             return []
-        found, own = list[Candidate](), self._own
-        if self._loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler:
-            found += self._for_samples()
+        found = list(self._for_samples()) if self._loader.indexes_rows else []
         fetching = self._evidence.fetching
         if max(self._evidence.gc_shares) >= COLLECTED and not gc.get_freeze_count():
             make = partial(self._during, frozen_heap)

@@ -146,7 +146,7 @@ class ProcessMonitor:
         children = _children()
         self._note_usage(children)
         self._shared_bytes = max(self._shared_bytes, shared_memory()[0] - self._began_shared)
-        for process in (None, *(child for child in children if child not in self._before)):
+        for process in {None, *children} - self._before.keys():
             with suppress(psutil.Error):  # it has just ended
                 held = psutil.Process(process).num_fds() - self._began_files
                 self._open_files = max(self._open_files, held)
@@ -159,15 +159,12 @@ class ProcessMonitor:
 
     def _note_usage(self, children: Sequence[int]) -> None:
         for child in children:
-            try:
+            with suppress(psutil.Error):  # it has just ended, or belongs to another user
                 process = psutil.Process(child)
                 used = process.cpu_times()
                 self._cpu[child] = used.user + used.system
                 self._worker_threads = max(self._worker_threads, process.num_threads())
-            except psutil.Error:  # it has just ended, or belongs to another user
-                continue
-            if (read := process_counters.disk_bytes(child)) is not None:
-                self._disk[child] = read
+                self._disk[child] = process_counters.disk_bytes(child) or self._disk.get(child, 0)
 
 
 def _used() -> tuple[float, float, int | None]:

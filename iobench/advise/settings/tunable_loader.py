@@ -205,6 +205,13 @@ class TunableLoader:
         return self._make is None and is_single_pass(self.loader)
 
     @property
+    def indexes_rows(self) -> bool:
+        """True for a DataLoader that indexes its dataset by the rows of each batch."""
+        own: Any = self.loader
+        indexed = self.rebuilds and not isinstance(own.dataset, IterableDataset)
+        return indexed and own.batch_sampler is not None
+
+    @property
     def unchanged(self) -> Iterable[Any]:
         """The user's own loader, built again if it is an iterator that a loop has exhausted."""
         return self._make() if self._make and is_single_pass(self.loader) else self.loader
@@ -285,9 +292,9 @@ class TunableLoader:
         A copy of the dataset is asked, so that no file stays open in the original.
         """
         own: Any = self.loader
-        if not self.rebuilds or own.batch_sampler is None or isinstance(own.dataset, IterableDataset):
+        if not self.indexes_rows or hasattr(own.dataset, "__getitems__"):
             return False
-        if hasattr(own.dataset, "__getitems__") or own.collate_fn is not default_collate:
+        if own.collate_fn is not default_collate:
             return False
         try:
             dataset = shallow_copy(own.dataset)
