@@ -49,7 +49,7 @@ from iobench.results.stats import Comparison
 MAX_TIME_S = 60.0
 CAUSES = 0.15  # of the time, to find what settings cannot change
 FIRST_TURN, PROBES, REFINE = 0.1, 0.1, 0.2  # of the time; the rest is for the final rounds
-RACE = 0.45  # of the time that is left
+RACE = 0.37  # of the time that is left
 MIN_FINAL = 0.25  # of the time, that refinements leave for the final rounds
 FINALISTS = 2  # in addition to the baseline
 NEAR = 0.9  # of the fastest in the race: other candidates that get final rounds
