@@ -136,6 +136,9 @@ def _raced(
     )
     candidates, skipped = search_space.candidates_for(race.loader, traits)
     candidates[1:1] = changes  # before those that take long to start
+    found.skipped = [*skipped, *found.skipped]
+    if len(candidates) < 2:
+        return []
     turn_s = race.turn_s(loop.first_wait_s, loop.elapsed_s, loop.batches)
     with race.active():
         candidates, late = race.race_in_time(
@@ -145,8 +148,8 @@ def _raced(
         if len(chosen) > 1 and budget.left():
             status(f"final rounds: {names_of(chosen)}")
             race.final_rounds(chosen, budget.left())
-    found.skipped = [*skipped, *found.skipped, *no_time([one.name for one in late], LONGER)]
-    return candidates if len(candidates) > 1 else []
+    found.skipped += no_time([one.name for one in late], LONGER)
+    return candidates
 
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:

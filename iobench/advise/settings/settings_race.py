@@ -322,9 +322,8 @@ class SettingsRace:
         those that could take part, and those that could not.
         """
         chosen, late = self._fitting(candidates, turn_s, rounds)
-        if len(chosen) > 1:
-            status(f"race of {counted(len(chosen), 'setting')}: {names_of(chosen)}")
-            self.race(chosen, share * self.budget.left(), seed)
+        status(f"race of {counted(len(chosen), 'setting')}: {names_of(chosen)}")
+        self.race(chosen, share * self.budget.left(), seed)
         untried = [one for one in chosen[1:] if not one.tried]
         if (untried or late) and not promises(chosen):  # no final rounds need the time that is left
             again, late = self._fitting([chosen[0], *untried, *late], turn_s, CUTS)
