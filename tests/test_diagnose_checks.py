@@ -26,7 +26,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import with_shared_memory
-from live_loaders import FORK, Batches, Samples, Stream
+from live_loaders import FORK, Batches, Samples, Stream, until
 from PIL import Image
 from record_cases import rounds_at
 from torch.utils.data import DataLoader, Sampler, get_worker_info
@@ -40,7 +40,7 @@ from iobench.advise.checks.remedies import KeptBatches, KeptSamples, PatchedData
 from iobench.advise.checks.sample_calls import calls_for, elements_touched, files_kept_open
 from iobench.advise.checks.watched_loader import ProcessMonitor, WatchedLoader
 from iobench.advise.diagnosis import diagnose
-from iobench.advise.settings.candidate import BASELINE, Candidate, compare_to_baseline
+from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import MAX_WORKERS, LoaderTraits, candidates_for
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
@@ -48,7 +48,6 @@ from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog
 from iobench.base import thresholds
 from iobench.base.errors import TargetError
-from iobench.base.finding import Finding
 from iobench.bench.budget import Budget
 from iobench.host.process_counters import descendants
 from iobench.loading.inspection import same_tensors
@@ -62,20 +61,10 @@ def alone(loader):
 
 
 def examined(loader):
-    """Examine a loader that runs alone: nothing is raced."""
+    """Examine a loader that runs alone, without a race: return the evidence, and the changes to try."""
     watchdog = Watchdog(60.0, Budget(WHOLE_S))
     with watchdog.active():
         return session.examine(TunableLoader(loader), watchdog, "cpu")
-
-
-def until(kind, make):
-    """Diagnose with more and more time until that kind is measured: other tests use the cores as well."""
-    found = None
-    for seconds in (4.0, 12.0, 30.0, 60.0):  # which it keeps to
-        found = session.diagnose(make(), max_time_s=seconds, batches=200)
-        if any(one.kind == kind and one.gain for one in found.advice):
-            break
-    return found
 
 
 def watched(loader, step=lambda number: None):
@@ -88,7 +77,7 @@ def watched(loader, step=lambda number: None):
 
 def in_a_loop(loader, step_s):
     """Advice for a loop with a step of that length."""
-    return diagnose(watched(loader, lambda number: time.sleep(step_s))).advice
+    return diagnose(Evidence(watched(loader, lambda number: time.sleep(step_s)))).advice
 
 
 def kinds(advice):
@@ -377,7 +366,7 @@ def test_python_objects_that_workers_copy_by_reading_them(sampled, objects):
     stats = watched(loader, lambda number: sampled() if number in ends else None)
     of_a_training = min(stats.memory_bytes, 1 << 30)  # this process holds more: other tests
     stats = dataclasses.replace(stats, memory_bytes=of_a_training)
-    assert ("memory-growth" in kinds(diagnose(stats).advice)) == objects
+    assert ("memory-growth" in kinds(diagnose(Evidence(stats)).advice)) == objects
 
 
 def test_a_file_that_was_open_before_workers_forked(tmp_path):
@@ -513,7 +502,7 @@ def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
     def found(libraries=(), lines=(), decoding=0.0):
         shares = {"libraries": list(libraries), "lines": list(lines), "costs": {"decoding": decoding}}
         profile = Profile("workers", 1.0, [], 0.9, 10, 0.0, **shares)
-        return {one.kind: one for one in diagnose(stats, profiles=[profile], alone=True).findings}
+        return {one.kind: one for one in diagnose(Evidence(stats, profiles=[profile]), alone=True).findings}
 
     library = LibraryShare("h5py", 0.6, ["h5py/_hl/files.py:1 close"])
     line = LineShare("mine/train.py:7", "total += 1", 0.8)
@@ -729,9 +718,10 @@ def test_images_are_decoded_small_where_they_are_made_small(photo, monkeypatch):
 
 
 def test_remedies_are_found_without_a_race(photo):
-    found = examined(DataLoader(Samples(32, partial(resized, photo)), 4))
-    assert "draft" in [one.kind for one in found.changes]
-    assert "jpeg-draft" in kinds(found.diagnosis([Candidate(BASELINE), *found.changes]).advice)
+    found, changes = examined(DataLoader(Samples(32, partial(resized, photo)), 4))
+    assert "draft" in [one.kind for one in changes]
+    found.candidates = [Candidate(BASELINE), *changes]
+    assert "jpeg-draft" in kinds(diagnose(found, alone=True).advice)
 
 
 def test_decoding_smaller_is_tried(photo):
@@ -779,7 +769,7 @@ def test_one_thread_of_torch_is_tried_for_samples_that_it_makes_in_the_main_proc
     torch.set_num_threads(2)
     try:
         loader = DataLoader(Samples(64, lambda row: torch.ones(200_000).float().exp().sum()), 4, **options)
-        tried = [one for one in examined(loader).changes if one.kind == "one-thread"]
+        tried = [one for one in examined(loader)[1] if one.kind == "one-thread"]
         assert len(tried) == (0 if options else 1)
         for one in tried:
             assert {torch.get_num_threads() for _ in one.make()} == {1}
@@ -796,7 +786,8 @@ def test_samples_that_differ_from_time_to_time_are_not_cached():
         return torch.arange(8).flip(0) if draw.random() < 0.5 else torch.arange(8)
 
     def tried(make):
-        return remedies.CACHED in [one.name for one in examined(DataLoader(Samples(32, make), 4)).changes]
+        _, changes = examined(DataLoader(Samples(32, make), 4))
+        return remedies.CACHED in [one.name for one in changes]
 
     assert tried(slow)
     assert not tried(flip)
@@ -867,46 +858,39 @@ def test_tensors_made_of_lists_in_collate():
     assert "torch.from_numpy()" in found.hint
 
 
-FIGHTING = """
+LIMITED = """
 import sys
-import time
 
-import numpy as np
 import threadpoolctl
 import torch
 
 sys.path.insert(0, sys.argv[1])
-from test_diagnose_checks import FORK, DataLoader, Samples, until
+from test_diagnose_checks import FORK, DataLoader, Samples
 
-from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.settings import search_space
-
-search_space.threads_oversubscribed = lambda workers: True
-LoopStats.threads = True
-matrix = np.ones((400, 400))
+from iobench.advise.settings.tunable_loader import rebuilt
 
 
-def fight(row):
+def sample(row):
     pools = threadpoolctl.threadpool_info()
-    threads = max(one["num_threads"] for one in pools if one["user_api"] == "blas")
-    time.sleep(2e-3 * threads + 0 * (matrix @ matrix)[0, 0])
-    return torch.rand(4)  # other samples each time, so that keeping them in memory is not tried
+    return torch.tensor([max(one["num_threads"] for one in pools if one["user_api"] == "blas"), *begun])
 
 
-for one in until("threads", lambda: DataLoader(Samples(64, fight), 8, **FORK)).advice:
-    print(one.kind, one.gain, one.sentence)
+begun = []
+loader = DataLoader(Samples(2, sample), 2, worker_init_fn=begun.append, **FORK)
+for changes in ({"prefetch_factor": 4}, {"worker_threads": 1}):
+    print([batch[0].tolist() for batch in rebuilt(loader, changes)], flush=True)
 """
 
 
-def test_threads_that_compete_for_cores_in_workers():
-    """Each thread that a worker's BLAS has costs 2 ms here, as it does where there are more than cores."""
+def test_one_thread_per_worker_limits_those_of_its_libraries():
+    """The user's own `worker_init_fn`, which notes the worker's number, runs as well."""
     four = {**os.environ, "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4"}  # the suite has one
-    command = [sys.executable, "-c", FIGHTING, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", LIMITED, str(Path(__file__).parent)]
     done = subprocess.run(command, env=four, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    (found,) = [line for line in done.stdout.splitlines() if line.startswith("threads ")]
-    assert float(found.split()[1]) > 1.05
-    assert "threadpool_limits(1)" in found
+    before, limited = map(json.loads, done.stdout.splitlines())
+    assert before[0][0] > 1  # as many as there are cores
+    assert limited == [[1, 0]]
 
 
 def test_samples_that_would_fit_in_memory_are_decoded_once():
@@ -954,27 +938,11 @@ def candidate(name, kind="", rates=(), final_rates=(), **more):
     return Candidate(name, {"a": 1} if kind else {}, kind, race=race, final=final, **more)
 
 
-def test_candidates_with_too_few_rounds_are_undecided():
-    base = candidate(BASELINE, rates={1: 10.0}, final_rates={1: 10.0, 2: 10.1, 3: 9.9})
-    scattered, clear = {1: 9.0, 2: 14.0}, {1: 300.0, 2: 310.0, 3: 305.0}
-    for one, expected in (
-        (candidate("one thread", "threads"), True),
-        (candidate("one thread", "threads", rates={1: 300.0}, final_rates=scattered), True),
-        (candidate("one thread", "threads", rates={1: 300.0}, final_rates=clear), False),
-        (candidate("one thread", "threads", rates={1: 9.0}), False),
-        (candidate("one thread", "threads", failure=Finding("raised", "no")), False),
-        (candidate("2 workers", "workers", rates={1: 300.0}), False),
-    ):
-        against = compare_to_baseline([base, one])
-        assert Evidence(None, [base, one], [], against).undecided("threads") == expected, one
-    assert not Evidence(None, [], [], {}).undecided("threads")
-
-
 @pytest.mark.parametrize(("rate", "expected"), [(300.0, "undecided"), (9.0, "nothing-faster")])
 def test_one_final_round_does_not_say_that_nothing_is_faster(rate, expected):
     base = candidate(BASELINE, rates={1: 10.0}, final_rates={1: 10.0})
     other = candidate("another", "kept", rates={1: rate}, final_rates={1: rate})
-    found = kinds(diagnose(watched([torch.zeros(4)] * 20), [base, other], alone=True).findings)
+    found = kinds(diagnose(Evidence(watched([torch.zeros(4)] * 20), [base, other]), alone=True).findings)
     assert {"undecided", "nothing-faster"} & set(found) == {expected}
 
 

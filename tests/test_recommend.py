@@ -156,10 +156,13 @@ def timed(manifest, tmp_path):
 
 def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(manifest, sleeping, timed):
     lines = "time.sleep(0.03 if len(batch['x']) == 8 else 0.01)"
-    requirements, _ = timed(lines, batch_size=(8, 32), loaders=("native",))
     steps = {8: pytest.approx(0.03), 32: pytest.approx(0.01)}
-    assert {size: requirements.step_s(size) for size in steps} == steps
-    assert requirements.step_ms == pytest.approx(30.0)
+    for of in (iobench.Synthetic(64 * 16, (16,)), manifest):
+        requirements, messages = timed(lines, of, batch_size=(8, 32), loaders=("native",))
+        assert {size: requirements.step_s(size) for size in steps} == steps
+        assert requirements.step_ms == pytest.approx(30.0)
+        assert "(" + requirements.step in requirements.describe("warm")
+        assert messages[0].endswith(f": {requirements.step}")
     cases = search.with_step(candidate_set(manifest, requirements, "cpu", "warm").cases, requirements)
     assert {case.batch_size: case.step_s for case in cases} == steps
 
@@ -416,8 +419,10 @@ def test_a_gain_over_files_that_were_not_measured_is_not_stated(tmp_path, manife
     use = finalist(case_of(manifest, "stream"), 40.0, against=(4.0, 3.9, 4.1))
     for chosen in (Choice("decided", use), Choice("keep", default)):
         assert findings.headline(chosen, [use, default], data).kind == "no-baseline"
-    own = replace(data, added=(default.format,))
-    assert findings.headline(Choice("decided", use), [use, default], own).kind == "decided"
+    own, others = replace(data, added=(default.format,)), MeasuredData(manifest, 1, False, added=("hdf5",))
+    for known, is_own in ((own, True), (others, False)):
+        head = findings.headline(Choice("decided", use), [use, default], known)
+        assert (head.kind, "your files" in head.message) == ("decided", is_own)
 
 
 @pytest.mark.parametrize("suffix", ["npz", "pt", "csv"])
@@ -836,15 +841,6 @@ def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manif
         iobench.recommend(manifest, Requirements(formats=("zarr",), model="mlp"))
 
 
-def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, sleeping, timed):
-    lines = "assert batch['x'].shape[0] == 8, batch; time.sleep(0.02)"
-    for of in (manifest, iobench.Synthetic(64 * 16, (16,))):
-        known, messages = timed(lines, of, batch_size=8)
-        assert known.step_ms == pytest.approx(20.0)
-        assert "(" + known.step in known.describe("warm")
-        assert messages[0].endswith(f": {known.step}")
-
-
 def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(tmp_path):
     few, _ = iobench.prepare(iobench.Synthetic(32 * 256, (32,)), ["npy"], data_dir=tmp_path)
     requirements = time_step(few, Requirements(model="mlp", batch_size=8), Observer())
@@ -1138,14 +1134,6 @@ def test_files_that_changed_since_are_not_the_default(sampled, monkeypatch):
     data = sampled()
     assert data.own_format is None
     assert [(one.kind, one.values["format"]) for one in data.skipped] == [("changed", "images:shape=3x16x16")]
-
-
-def test_a_default_over_other_files_is_not_called_the_users(manifest):
-    fastest = finalist(case_of(manifest, "stream"), 142.0, against=(1.4, 1.3, 1.5))
-    default = default_of(case_of(manifest, "dataloader"), 100.0)
-    data = MeasuredData(manifest, 1, False, added=("hdf5",))
-    headline = findings.headline(Choice("decided", fastest), [fastest, default], data)
-    assert "your files" not in headline.message
 
 
 def test_the_size_of_the_users_own_files_is_scaled_to_the_full_size(photos, sampled, monkeypatch):

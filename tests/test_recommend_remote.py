@@ -10,7 +10,6 @@ import pytest
 from conftest import tree
 from kinds import complaint_kind
 from object_cases import SAMPLES
-from test_recommend import Ending
 
 import iobench
 from iobench.advise.candidates import BUILT_IN, FOR_STORES, candidate_set, loader_word
@@ -18,7 +17,6 @@ from iobench.advise.code import loader_code
 from iobench.advise.measured_data import from_dataset
 from iobench.advise.requirements import Requirements
 from iobench.dataset.add import add
-from iobench.dataset.remote_dataset import open_dataset
 
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries", "few_rounds")
@@ -37,15 +35,8 @@ def waiting(server, monkeypatch):
 
 
 def arguments(server, tmp_path, *more, max_time="60"):
-    words = [
-        "recommend",
-        "--data-dir",
-        tmp_path / "data",
-        "--name",
-        f"{server.url}/mine",
-        "--batch-size",
-        "16",
-    ]
+    words = ["recommend", "--data-dir", tmp_path / "data", "--name", f"{server.url}/mine"]
+    words += ["--batch-size", "16"]
     return [*words, *(word for one in LOADERS for word in ("--loader", one)), "--max-time", max_time, *more]
 
 
@@ -143,13 +134,3 @@ def test_a_format_that_is_not_at_the_address_is_refused(waiting, tmp_path, insid
 def test_too_little_time_is_one_line(waiting, tmp_path, inside, monkeypatch):
     monkeypatch.setattr("range_server.SLOW_S", 0.02)  # one batch of the default takes 0.6 s
     assert complaint_kind(inside(*arguments(waiting, tmp_path, max_time="0.2"))) == "no-case-measured"
-
-
-@pytest.mark.parametrize("run", [1, 2])
-def test_an_interrupted_search_answers_with_what_it_has(waiting, tmp_path, run):
-    remote = open_dataset(f"{waiting.url}/mine", tmp_path / "data")
-    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), batch_size=16, max_time_s=60)
-    answer = iobench.recommend(remote, asked, observer=Ending(run, KeyboardInterrupt()))
-    assert [one.kind for one in answer.findings].count("interrupted") == 1
-    assert len(answer.finalists) == 2
-    assert answer.confirmed == (run == 2)

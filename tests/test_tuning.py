@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import iobench
 from iobench.advise.answer import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
-from iobench.advise.checks.evidence import Advice
+from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.checks.loop_stats import padding_of
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
@@ -170,8 +170,7 @@ def test_settings_are_not_kept_for_good_while_others_had_no_time():
     over, candidates = raced({BASELINE: 100, "1 worker": 90, "2 workers": 90})
     candidates[2].race, candidates[2].final = [], []
     found = result_of(over, candidates, candidates[:2])
-    assert found.outcome == UNDECIDED
-    assert values_of(found, UNDECIDED) == {"tried": 1, "untried": 1}
+    assert (found.outcome, values_of(found, UNDECIDED)) == (UNDECIDED, {"tried": 1, "untried": 1})
 
 
 def test_without_any_figure_there_is_no_table():
@@ -182,7 +181,9 @@ def test_without_any_figure_there_is_no_table():
     assert (found.outcome, list(found.tables())) == (UNDECIDED, [])
     watched = WatchedLoader([torch.zeros(2)] * 4, "cpu", lambda stats: None)
     assert len(list(watched)) == 4
-    assert len(list(diagnose(watched.stats, candidates, alone=True).tables())) == 1  # that of the loop
+    assert (
+        len(list(diagnose(Evidence(watched.stats, candidates), alone=True).tables())) == 1
+    )  # that of the loop
 
 
 def test_each_candidate_has_an_outcome():
@@ -201,13 +202,11 @@ def test_each_candidate_has_an_outcome():
 
 
 def test_the_race_is_judged_by_its_own_figures_where_the_machine_became_slower():
-    _, candidates = raced({BASELINE: 100, "1 worker": 150, "2 workers": 90})
-    candidates[0].final = candidates[0].race
-    candidates[0].race, candidates[2].final = candidates[1].race, []
-    slower = dict(candidates_table(candidates, compare_to_baseline(candidates)))
-    assert slower["samples/s"] == ["150", "150", "90.0"]
-    candidates[2].race = candidates[1].race
-    assert dict(candidates_table(candidates, {}))["outcome"][2] == slower["outcome"][2]
+    _, candidates = raced({BASELINE: 150, "1 worker": 150, "2 workers": 120})
+    candidates[0].final, candidates[2].final = rounds_at({1: 99.0, 2: 100.0, 3: 101.0}), []
+    shown = dict(candidates_table(candidates, compare_to_baseline(candidates)))
+    assert shown["samples/s"] == ["150", "150", "120"]
+    assert shown["outcome"][2] == "not faster in the race"
 
 
 @pytest.mark.parametrize(("rate", "faster_step"), [(150, 0), (200, 1)])
@@ -220,11 +219,6 @@ def test_the_wait_share_and_the_headroom_are_of_the_same_rounds(rate, faster_ste
     assert values_of(found, "headroom")["step_is_faster"] == faster_step
 
 
-def test_headroom_is_a_number_of_batches():
-    with pytest.raises(InvalidSettings, check=kind("out-of-range", found=-3)):
-        iobench.watch([], headroom=-3)
-
-
 def test_a_candidate_that_failed_in_the_final_rounds_cannot_be_chosen():
     over, candidates = raced({BASELINE: 100, "1 worker": 130, "2 workers": 200})
     candidates[2].failure = MEMORY
@@ -235,14 +229,6 @@ def test_a_candidate_that_failed_in_the_final_rounds_cannot_be_chosen():
     assert result_of(over, candidates, candidates).outcome == LIMITED
     with pytest.raises(InvalidSettings, check=kind("nothing-fits")):
         result_of(over, candidates, [candidates[0], candidates[2]])
-
-
-def test_an_uncertain_headroom_is_not_called_no_bottleneck():
-    over, candidates = raced({BASELINE: 100, "1 worker": 130, HEADROOM: 160})
-    candidates[2].make = lambda: []
-    candidates[2].final = rounds_at({1: 90.0, 2: 160.0, 3: 230.0})
-    assert result_of(over, candidates[:1], [candidates[0], candidates[2]]).outcome == KEEP
-    assert result_of(over, candidates[:2], candidates).outcome == DECIDED
 
 
 @pytest.mark.usefixtures("steady")
@@ -264,12 +250,39 @@ def test_the_workers_of_a_function_s_loader_are_those_it_is_given(tmp_path, give
     assert not TunableLoader([1, 2]).knows_workers
 
 
-@pytest.mark.parametrize(("best", "outcome"), [(101, NOT_BOTTLENECK), (200, KEEP)])
-def test_loading_is_not_the_bottleneck_where_no_loader_could_be_faster(best, outcome):
-    over, candidates = raced({BASELINE: 100, HEADROOM: best})
-    candidates[1].make = lambda: []
-    found = result_of(over, candidates[:1], candidates)
+@pytest.mark.parametrize(
+    ("rates", "headroom", "outcome"),
+    [
+        ({}, (100, 101, 102), NOT_BOTTLENECK),
+        ({}, (198, 200, 202), KEEP),
+        ({}, (90, 160, 230), KEEP),
+        ({"1 worker": 130}, (90, 160, 230), DECIDED),
+    ],
+    ids=["none", "twice", "uncertain", "uncertain beside a gain"],
+)
+def test_loading_is_not_the_bottleneck_where_no_loader_could_be_faster(rates, headroom, outcome):
+    over, candidates = raced({BASELINE: 100, **rates})
+    final = rounds_at(dict(enumerate(map(float, headroom), 1)))
+    replay = Candidate(HEADROOM, kind="headroom", make=lambda: [], final=final)
+    found = result_of(over, candidates, [*candidates, replay])
     assert found.outcome == found.findings[0].kind == outcome
+
+
+@pytest.mark.parametrize(
+    ("refuses", "error", "name"),
+    [
+        (lambda: iobench.tune(iter([1])), TargetError, "single-pass"),
+        (
+            lambda: iobench.tune([["text"]] * 4, model="mlp", max_time_s=1.0, device="cpu"),
+            InvalidSettings,
+            "untrainable-batches",
+        ),
+        (lambda: iobench.watch([], headroom=-3), InvalidSettings, "out-of-range"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(refuses, error, name):
+    with pytest.raises(error, check=kind(name)):
+        refuses()
 
 
 def test_all_settings_of_a_dataloader_are_tried_and_otherwise_the_function_s_parameters(tmp_path):
@@ -441,6 +454,19 @@ def test_a_turn_that_the_end_of_the_time_cuts_off_counts_with_enough_batches(bat
     with nullcontext() if counts else pytest.raises(DeadlineReached):
         turn.run()
         assert (turn.batches, turn.complete) == (batches, False)
+
+
+@pytest.mark.parametrize("promised", [True, False])
+def test_settings_that_do_not_fit_are_raced_where_the_others_promise_no_gain(promised):
+    loader = DataLoader(Samples(8), 4)
+    others = [Candidate(f"{number}", {"a": number}, "other", make=lambda: loader) for number in range(4)]
+    race = SettingsRace(TunableLoader(loader), TurnSpec(), budget=Budget(9.0))
+    given = [Candidate(BASELINE), *others]
+    with race.active():
+        raced, late = race.race_in_time(given, 1.0, 0.1, lambda raced: promised, lambda text: None, rounds=6)
+    assert [one.name for one in (*raced, *late)] == [one.name for one in given]
+    assert all(one.rates for one in raced[:2])  # however busy the machine is
+    assert (len(raced) == 2) == promised
 
 
 def test_a_case_that_the_end_of_the_time_cuts_off_is_skipped_and_no_other_begins():
@@ -687,16 +713,6 @@ def test_what_is_unknown_of_a_live_loader_is_absent_in_its_records(
         assert inside(*command, "own.jsonl").returncode == 0
 
 
-def test_an_iterator_alone_cannot_be_tuned():
-    with pytest.raises(TargetError, check=kind("single-pass")):
-        iobench.tune(iter([1]))
-
-
-def test_a_model_needs_something_to_train_on():
-    with pytest.raises(InvalidSettings, check=kind("untrainable-batches")):
-        iobench.tune([["text"]] * 4, model="mlp", max_time_s=1.0, device="cpu")
-
-
 def test_one_thread_per_worker_is_tried_where_there_are_more_threads_than_cores(monkeypatch):
     monkeypatch.setattr(search_space, "threads_oversubscribed", lambda workers: workers > 1)
     assert search_space.ONE_THREAD in names(DataLoader(Samples(64), **FORK), LoaderTraits())
@@ -722,7 +738,7 @@ def test_a_watched_loop_measures_the_headroom(monkeypatch):
     assert came == [*range(10), *(n % 10 for n in range(20))]
     assert watched.stats.headroom == pytest.approx(3.0)
     assert watched.stats.batches == 10
-    assert values_of(diagnose(watched.stats), "headroom")["ratio"] == pytest.approx(3.0)
+    assert values_of(diagnose(Evidence(watched.stats)), "headroom")["ratio"] == pytest.approx(3.0)
 
 
 def test_a_run_measures_the_headroom(tmp_path, inside):

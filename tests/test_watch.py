@@ -22,6 +22,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from iobench import RayLoader, StreamLoader
 from iobench.advise.checks import loop_stats
+from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.watched_loader import watched
 from iobench.advise.diagnosis import diagnose
 from iobench.base.errors import InvalidSettings
@@ -217,7 +218,7 @@ def test_an_error_before_the_first_batch_is_named():
     with pytest.raises(RuntimeError):
         list(loop)
     assert (loop.stats.raised, loop.stats.batches) == ("RuntimeError", 0)
-    assert "RuntimeError" in diagnose(loop.stats).findings[0].message
+    assert "RuntimeError" in diagnose(Evidence(loop.stats)).findings[0].message
 
 
 @pytest.mark.parametrize("tensors", [1, 20])
@@ -246,12 +247,12 @@ def _rank(rank, meeting, make, answers):
         if rank == 0:
             alone = watch(DataLoader(DATA, BATCH))  # as for an evaluation on one rank
             seen(alone)
-            assert diagnose(alone.stats).findings[0].kind != FIRST
+            assert diagnose(Evidence(alone.stats)).findings[0].kind != FIRST
         rows = []
         for (own,) in watching:
             rows += own.tolist()
             distributed.barrier()  # ranks that train together are in step
-        answers.put((rank, rows, diagnose(watching.stats).findings))
+        answers.put((rank, rows, diagnose(Evidence(watching.stats)).findings))
         distributed.barrier()
     except BaseException:  # noqa: BLE001 - the test shows it
         answers.put((rank, traceback.format_exc(), []))

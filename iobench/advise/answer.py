@@ -169,7 +169,6 @@ def skipped_together(skipped: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _extras(finding: Finding) -> list[str]:
-    """Return the extras of iobench that a finding's command installs."""
     return re.findall(r"iobench\[(.+?)\]", finding.hint or "")
 
 

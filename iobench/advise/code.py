@@ -127,7 +127,6 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
 
 
 def _described(schema: Schema) -> str:
-    """Return what a batch holds, as a comment."""
     fixed, ragged = (", ".join(f.name for f in fields) for fields in (schema.fixed.fields, schema.ragged))
     lengths = f"{ragged}: values and offsets" if ragged else ""
     return "; ".join(filter(None, (f"{fixed}: tensors" if fixed else "", lengths)))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
 from iobench.advise import diagnosis
 from iobench.advise.answer import no_time
 from iobench.advise.checks import profiling
-from iobench.advise.checks.call_costs import Profile, visible_opens
+from iobench.advise.checks.call_costs import visible_opens
+from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.loop_stats import MOST_BYTES, LoopStats, padding_of, repeated_share
 from iobench.advise.checks.profiling import sampled_lines
 from iobench.advise.checks.remedies import Remedies
@@ -29,8 +28,6 @@ from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, built, loader_budget
 from iobench.base.errors import TargetError
-from iobench.base.finding import Finding
-from iobench.base.machine import BackgroundLoad
 from iobench.base.units import counted
 from iobench.bench.budget import Budget
 from iobench.host.machine_load import BackgroundLoadMonitor
@@ -59,68 +56,28 @@ def diagnose(
     on_status: Status = lambda text: None,
     budget: Budget | None = None,
 ) -> Diagnosis:
-    """Run a loader alone and return what would make it faster.
+    """Run a loader, or the one that a function like ``train.py:make_loader`` builds, alone and diagnose it.
 
-    Parameters
-    ----------
-    loader : str, iterable or TunableLoader
-        The loader, or the function that builds it, such as ``train.py:make_loader``.
-    batches : int, optional
-        Most batches of each run; without it whole epochs, if time allows.
-    max_time_s : float
-        Time for everything, in seconds: with less, fewer settings are tried, in fewer rounds.
-    timeout_s : float
-        Seconds without a batch after which the loader counts as hung.
-    variants : bool
-        Race other settings and measure the best again.
-    device : str
-        Device that the batches are for.
-    on_status : callable
-        Is given a line of text at each step.
-    budget : Budget, optional
-        Time for everything, by default `max_time_s` from this call on.
+    Each run has at most `batches`, or whole epochs if time allows. `max_time_s`, or the `budget`, is the time
+    for everything: with less, fewer settings are tried, in fewer rounds; without `variants` none. A loader
+    that yields no batch for `timeout_s` hangs. `device` is where the batches go.
 
-    Raises
-    ------
-    TargetError
-        The loader raises (``raised``, with its traceback), hangs (``timeout``), yields nothing
-        (``empty``) or no batch in the time (``out-of-time``).
+    TargetError if the loader raises (``raised``, with its traceback), hangs (``timeout``), yields nothing
+    (``empty``) or no batch in the time (``out-of-time``).
     """
     budget = budget or Budget(max_time_s)
     tunable = loader if isinstance(loader, TunableLoader) else built(lambda: TunableLoader(loader), timeout_s)
     watchdog = Watchdog(timeout_s, loader_budget(budget))
     race = SettingsRace(tunable, TurnSpec(batches=batches, guard=watchdog.guard), budget=watchdog.budget)
-    candidates = list[Candidate]()
     with watchdog.active():
-        found = examine(tunable, watchdog, device, batches, variants, on_status)
+        found, changes = examine(tunable, watchdog, device, batches, variants, on_status)
         if variants:
             with loader_errors():
-                candidates = _raced(race, watchdog, found, device, on_status)
+                found.candidates = _raced(race, watchdog, found, changes, device, on_status)
     found.background += race.background
+    found.slowdown = slowdown(race.turns)
     target = loader if isinstance(loader, str) else ""
-    slower = slowdown(race.turns)
-    return found.diagnosis(candidates, slowdown=slower, target=target, max_time_s=budget.seconds)
-
-
-@dataclass
-class Examination:
-    """A loader that was watched and profiled, and the changes of the user's code that this suggests."""
-
-    loop: LoopStats
-    profiles: list[Profile] = field(default_factory=list)
-    sample: SampleCalls = field(default_factory=SampleCalls)
-    background: list[BackgroundLoad] = field(default_factory=list)  # during later steps
-    changes: list[Candidate] = field(default_factory=list)
-    skipped: list[Finding] = field(default_factory=list)  # why others are not worth trying
-
-    def diagnosis(self, candidates: Sequence[Candidate], **more: Any) -> Diagnosis:
-        """Return the diagnosis that this supports, and the rounds of the candidates if there were any."""
-        known: dict[str, Any] = {
-            "background": self.background,
-            "skipped": self.skipped,
-            "sample": self.sample,
-        }
-        return diagnosis.diagnose(self.loop, candidates, self.profiles, alone=True, **known, **more)
+    return diagnosis.diagnose(found, alone=True, target=target, max_time_s=budget.seconds)
 
 
 def examine(
@@ -130,13 +87,16 @@ def examine(
     batches: int | None = None,
     changes: bool = True,
     on_status: Status = lambda text: None,
-) -> Examination:
-    """Watch and profile a loader while its watchdog is active, and find `changes` that are worth trying."""
+) -> tuple[Evidence, list[Candidate]]:
+    """Watch and profile a loader while its watchdog is active.
+
+    Return the evidence, and `changes` of the user's code that it suggests, to be tried.
+    """
     on_status("watching the baseline")
     with sampled_lines() as lines:
-        found = Examination(_watch(loader, watchdog, batches, device))
+        found = Evidence(_watch(loader, watchdog, batches, device))
     if loader.single_pass or watchdog.budget.over:
-        return found
+        return found, []
     on_status("profiling the loader")
     monitor = BackgroundLoadMonitor(Path.cwd())
     monitor.start()
@@ -145,15 +105,19 @@ def examine(
         found.profiles = profiling.profiles(loader, part, batches, watchdog.guard, lines)
     found.background.append(monitor.stop())
     found.sample = _sample_calls(loader, watchdog)
-    if changes:
-        with loader_errors():
-            remedies = Remedies(loader, found.loop, found.profiles, watchdog, found.sample)
-            found.changes, found.skipped = remedies.candidates(), remedies.skipped
-    return found
+    if not changes:
+        return found, []
+    with loader_errors():
+        return found, Remedies(loader, found, watchdog).candidates()
 
 
 def _raced(
-    race: SettingsRace, watchdog: Watchdog, found: Examination, device: str, status: Status
+    race: SettingsRace,
+    watchdog: Watchdog,
+    found: Evidence,
+    changes: Sequence[Candidate],
+    device: str,
+    status: Status,
 ) -> list[Candidate]:
     """Race changes of the code and other settings, and run final rounds of the best of each kind.
 
@@ -171,21 +135,20 @@ def _raced(
         loop.uneven,
     )
     candidates, skipped = search_space.candidates_for(race.loader, traits)
-    candidates[1:1] = found.changes  # before those that take long to start
-    candidates, late = race.fitting(candidates, loop.first_wait_s, loop.elapsed_s, loop.batches)
-    found.skipped = [*skipped, *found.skipped, *no_time([one.name for one in late], LONGER)]
+    candidates[1:1] = changes  # before those that take long to start
+    found.skipped = [*skipped, *found.skipped]
     if len(candidates) < 2:
         return []
+    turn_s = race.turn_s(loop.first_wait_s, loop.elapsed_s, loop.batches)
     with race.active():
-        status(f"race: {names_of(candidates[1:])}")
-        race.race(candidates, RACE * budget.left())
-        untried = [one for one in candidates[1:] if not one.rates and one.failure is None]
-        if untried and not best_of_each_kind(candidates):  # then no final rounds need the time that is left
-            race.race([candidates[0], *untried], RACE * budget.left())
+        candidates, late = race.race_in_time(
+            candidates, turn_s, RACE, lambda raced: bool(best_of_each_kind(raced)), status
+        )
         chosen = race.finalists(candidates, best_of_each_kind(candidates))
         if len(chosen) > 1 and budget.left():
             status(f"final rounds: {names_of(chosen)}")
             race.final_rounds(chosen, budget.left())
+    found.skipped += no_time([one.name for one in late], LONGER)
     return candidates
 
 
@@ -208,11 +171,10 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _sample_calls(loader: TunableLoader, watchdog: Watchdog) -> SampleCalls:
     """Return what two samples of a map-style dataset ask of libraries; nothing where they cannot be taken."""
-    own: Any = loader.loader
-    if not loader.rebuilds or isinstance(own.dataset, IterableDataset) or own.batch_sampler is None:
-        return SampleCalls()
-    with suppress(Exception), watchdog.within(watchdog.part(PROBES).seconds):  # the loop has told its errors
-        return calls_for(shallow_copy(own.dataset), next(iter(own.batch_sampler))[:2])
+    if loader.indexes_rows:
+        own: Any = loader.loader
+        with suppress(Exception), watchdog.within(watchdog.part(PROBES).seconds):  # the loop told its errors
+            return calls_for(shallow_copy(own.dataset), next(iter(own.batch_sampler))[:2])
     return SampleCalls()
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from iobench.advise import answer
 from iobench.advise.answer import Answer
 from iobench.advise.checks.call_costs import Profile
-from iobench.advise.checks.evidence import VARYING, Advice, Evidence
+from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.checks.sample_checks import where_the_time_goes
 from iobench.advise.checks.setting_checks import MORE_WORKERS
 from iobench.advise.checks.table import CHECKS
@@ -25,14 +24,13 @@ from iobench.advise.settings.candidate import (
     unsuccessful,
 )
 from iobench.base.finding import Finding
-from iobench.base.machine import BackgroundLoad
 from iobench.base.thresholds import ROUND_S
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import history
 from iobench.results.display import Block, Columns
 from iobench.results.metrics import mib_text
 from iobench.results.record_file import plain
-from iobench.results.run_warning import RunWarning, Values, background_warnings
+from iobench.results.run_warning import RunWarning, Values
 from iobench.results.stats import Estimate
 
 MEASURABLE_S = 0.05  # shorter loops have no usable processor time: the system counts it in 10 ms
@@ -196,48 +194,30 @@ class Diagnosis(Answer):
         return [history.flattened(plain(self.loop))]
 
 
-def diagnose(
-    loop: LoopStats,
-    candidates: Sequence[Candidate] = (),
-    profiles: Sequence[Profile] = (),
-    alone: bool = False,
-    background: Sequence[BackgroundLoad] = (),
-    slowdown: float | None = None,
-    skipped: Sequence[Finding] = (),
-    sample: SampleCalls | None = None,
-    target: str = "",
-    max_time_s: float = 0.0,
-) -> Diagnosis:
+def diagnose(evidence: Evidence, alone: bool = False, target: str = "", max_time_s: float = 0.0) -> Diagnosis:
     """Return the diagnosis of a loop, which did nothing with its batches if it was `alone`.
 
-    `target` is what `iobench diagnose` was given, and `max_time_s` its time; `background` is the load of
-    other processes during later steps, `slowdown` the ratio of the first turns' rates to the last ones',
-    if each turn was slower than the one before.
+    `target` is what `iobench diagnose` was given, and `max_time_s` its time.
     """
+    loop, candidates, against = evidence.loop, evidence.candidates, evidence.against
     bottleneck = None if alone or _is_short(loop) else loop.slowest[1] >= BOTTLENECK
-    warnings = background_warnings([loop.background, *background])
-    busy = bool(warnings)
-    if slowdown is not None:  # whatever its settings
-        message = f"each turn took longer than the one before, {slowdown:.1f} × in total"
+    warnings = evidence.background_warnings
+    if evidence.slowdown is not None:  # whatever its settings
+        times = f"each turn took longer than the one before, {evidence.slowdown:.1f} × in total"
         why = ("look for what the loader keeps from epoch to epoch",)
-        unlike, values = f"{message}: settings cannot be compared", Values({"ratio": slowdown})
-        warnings = [*warnings, RunWarning("slowing-down", unlike, hints=why, values=values)]
-    against = compare_to_baseline(candidates) if candidates and slowdown is None else {}
-    varying = any(one.kind == VARYING for one in skipped)
-    evidence = Evidence(
-        loop, list(candidates), list(profiles), against, busy, varying, sample or SampleCalls()
-    )
+        message, values = f"{times}: settings cannot be compared", Values({"ratio": evidence.slowdown})
+        warnings = [*warnings, RunWarning("slowing-down", message, hints=why, values=values)]
     slow = alone or bottleneck
     checks = [one for one in CHECKS.values() if slow or one.unsafe or one.always]
     found = [one for check in checks if (one := check.advice(evidence)) is not None]
-    unsendable = any(one.kind == UNSENDABLE for one in skipped)
+    unsendable = any(one.kind == UNSENDABLE for one in evidence.skipped)
     advice = _ranked([one for one in found if not (unsendable and one.kind == MORE_WORKERS)])
     unsafe = [*filter(None, [_unsharded(loop)]), *filter(_is_unsafe, advice)]
     advice = [one for one in advice if one not in unsafe]
     raced = candidates[0].rate if candidates else 0.0
     verdict = _verdict(loop, bottleneck, alone, advice, raced if loop.elapsed_s < ROUND_S else 0.0)
     best = [answer.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
-    explained = any(CHECKS[one.kind].explains for one in advice)
+    explained = any(CHECKS[one.kind].work or CHECKS[one.kind].explains for one in advice)
     where = list(where_the_time_goes(evidence)) if slow and not explained else []
     tried = any(one.rates for one in candidates[1:])
     nothing = []
@@ -247,8 +227,8 @@ def diagnose(
         if answer.is_undecided(others):  # there were too few rounds to tell
             fastest = max(against, key=lambda name: against[name].ratio.median)
             nothing = [answer.undecided("the baseline", others, {}, fastest)]
-    unknown = filter(None, (one.unknown() for one in profiles))
-    late = [*unknown, *skipped, *unsuccessful(candidates)]
+    unknown = filter(None, (one.unknown() for one in evidence.profiles))
+    late = [*unknown, *evidence.skipped, *unsuccessful(candidates)]
     return Diagnosis(
         outcome=verdict.kind,
         findings=[*unsafe, verdict, *best, *advice, *nothing, *where],
@@ -259,7 +239,7 @@ def diagnose(
         bottleneck=bottleneck,
         alone=alone,
         candidates=list(candidates),
-        profiles=list(profiles),
+        profiles=list(evidence.profiles),
     )
 
 
@@ -316,7 +296,6 @@ def _unsharded(loop: LoopStats) -> Finding | None:
 
 
 def _next_step(verdict: Finding, others: Sequence[Finding], target: str, max_time_s: float) -> str:
-    """Return the command that follows, or what to do where there is none."""
     loader = target or "train.py:make_loader"
     if verdict.kind == "not-bottleneck":
         return "make the step faster; loading keeps up with it"
@@ -365,12 +344,10 @@ def _verdict(
 
 
 def _is_short(loop: LoopStats) -> bool:
-    """Return True for a loop that supports no verdict."""
     return loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
 
 
 def _judged(wait_share: float) -> tuple[str, str]:
-    """Return the kind and the words of a verdict."""
     if wait_share >= MOST:
         return "bottleneck", "Loading is the bottleneck"
     if wait_share >= BOTTLENECK:

@@ -216,7 +216,6 @@ def time_limited(result: SearchResult, choice: Choice, max_time_s: float) -> Ite
 
 
 def _late(result: SearchResult, choice: Choice) -> Iterator[tuple[str, str]]:
-    """Yield what there was no time for, by kind."""
     race, final, stepped = result.race, result.final, result.with_step
     rounds, count = choice.use.decisive.rounds, counted(choice.use.decisive.rounds, "round")
     if choice.outcome in (DECIDED, TIED) and rounds < stats.MIN_ROUNDS:
@@ -519,7 +518,6 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
 
 
 def _without_conversion(result: SearchResult, used: Case, rates: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield the fastest way to read the user's own files, if it is not the recommended one."""
     data = result.data
     default = default_case(result.race.cases, data.own_format)
     own = [case for case in result.race.cases if case.variant in data.added and case.key in rates]

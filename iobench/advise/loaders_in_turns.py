@@ -45,27 +45,14 @@ def measured_in_turns(
     timeout_s: float = 60.0,
     out: Path | None = None,
 ) -> dict[str, list[Record]]:
-    """Return the records of the loaders that these functions make, whose rounds were taken in turns.
+    """Return the records of the loaders that functions make, whose rounds are taken in turns, by function.
 
-    Parameters
-    ----------
-    targets
-        Functions as ``base/train.py:make_loader:batch_size=64``.
-    device
-        Where each batch goes.
-    budget
-        Time for everything, 60 seconds by default.
-    timeout_s
-        Time without a batch after which a loader is given up.
-    out
-        File that records are appended to; by default none.
+    Functions are given as ``base/train.py:make_loader:batch_size=64``; batches go to the `device`. The
+    `budget` is the time for everything, 60 s by default; after `timeout_s` without a batch a loader hangs.
+    Records are appended to `out`.
 
-    Raises
-    ------
-    TargetError, CaseDied
-        A loader cannot be made, or fails, or hangs.
-    InvalidSettings
-        The same function twice.
+    TargetError or CaseDied if a loader cannot be made, fails or hangs; InvalidSettings for the same function
+    twice; NoRounds if the time ends before each had a round.
     """
     if len(set(targets)) < len(targets):
         found = " ".join(targets)
@@ -118,8 +105,6 @@ class _Lengths:
 
 
 class _Process(Executor):
-    """Executor of one loader, in a process of its own."""
-
     def __init__(self, target: str, timeout_s: float, lengths: _Lengths) -> None:
         self._target, self._timeout_s, self._lengths = target, timeout_s, lengths
         self._child = Child(f"{__name__}:serve")  # imports torch while others do
@@ -139,7 +124,6 @@ class _Process(Executor):
         return [self._turn(self._lengths.round_s, tick)[0]]
 
     def _turn(self, limit_s: float | None, tick: Tick) -> tuple[Measured, float]:
-        """Let the process take a turn, and return what it measured and the seconds of a whole epoch."""
         with contextlib.suppress(ChildEnded):  # which `reply` reports
             self._child.send(limit_s)
         try:

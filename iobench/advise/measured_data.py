@@ -168,8 +168,6 @@ class _StoredSource(Source):
 
 
 def _ending(budget: Budget, late: OutOfTime) -> Callable[[str, int, int], None]:
-    """Return a progress callback that raises `late` once the time is over."""
-
     def in_time(what: str, done: int, total: int) -> None:
         if budget.over:
             raise late
@@ -357,5 +355,4 @@ def sample_count(source: Source, requirements: Requirements, cold: bool) -> int:
 
 
 def _exceeds_memory(full_bytes: int) -> bool:
-    """Return True if an epoch finds nothing of the previous one in memory."""
     return full_bytes > memory.free_memory()

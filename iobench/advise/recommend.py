@@ -86,7 +86,6 @@ def _function(word: str) -> StepFunction:
 
 
 def _lower_quartile(seconds: list[float]) -> float:
-    """Return the lower quartile: the time of an undisturbed step."""
     return sorted(seconds)[len(seconds) // 4]
 
 

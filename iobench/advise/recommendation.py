@@ -216,7 +216,6 @@ def final_run(recommendations: Sequence[Recommendation], run: Path) -> Path:
 
 
 def _check(recommendation: Recommendation) -> None:
-    """Raise ValueError if something is missing that reports rely on."""
     finalists = recommendation.finalists
     cases = [summary for one in (*finalists, *recommendation.raced) for summary in (one, one.decisive)]
     speeds = [rate.median for one in cases for rate in (one.samples_per_s, one.bytes_per_s)]

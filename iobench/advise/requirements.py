@@ -141,6 +141,5 @@ class Requirements:
 
 
 def _check_range(option: str, value: float, low: float, high: float, expected: str) -> None:
-    """Raise InvalidSettings for a number below `low`, not below `high`, or NaN."""
     if not low <= value < high:
         raise InvalidSettings(option, kind="out-of-range", expected=expected, found=f"{value:g}")

@@ -194,7 +194,6 @@ class _Confirmation:
             raise nothing_measured(final, self.requirements)
 
     def _with_step(self) -> None:
-        """Measure the finalists that there is time for with the training step."""
         result, budget = self.result, self.budget
         samples, left_s = result.data.manifest.schema.samples, budget.left()
         cases, needed_s = steppable(result.final.cases, result.roles, samples, self.requirements, left_s)
@@ -431,7 +430,6 @@ def finalists_of(result: SearchResult) -> list[Finalist]:
 def _placed(
     one: Finalist, ordered: Sequence[Finalist], rounds: Mapping[str, Mapping[int, float]]
 ) -> Finalist:
-    """Return a finalist with its place among all, the first of which is the fastest."""
     fastest = ordered[0]
     place = FASTEST if one is fastest else RUNNER_UP
     against = compared(rounds[fastest.key], rounds[one.key], max(1, len(ordered) - 1))

@@ -15,6 +15,7 @@ from iobench.advise.checks.evidence import Advice, Gain
 from iobench.advise.checks.loop_stats import UNEVEN
 from iobench.advise.checks.table import CHECKS
 from iobench.advise.diagnose import examine
+from iobench.advise.diagnosis import diagnose
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import (
     BASELINE,
@@ -47,7 +48,8 @@ from iobench.results.stats import Comparison
 
 MAX_TIME_S = 60.0
 CAUSES = 0.15  # of the time, to find what settings cannot change
-FIRST_TURN, PROBES, RACE, REFINE = 0.1, 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds
+FIRST_TURN, PROBES, REFINE = 0.1, 0.1, 0.2  # of the time; the rest is for the final rounds
+RACE = 0.37  # of the time that is left
 MIN_FINAL = 0.25  # of the time, that refinements leave for the final rounds
 FINALISTS = 2  # in addition to the baseline
 NEAR = 0.9  # of the fastest in the race: other candidates that get final rounds
@@ -189,22 +191,19 @@ def tune(
 def _work(
     loader: TunableLoader, device: str, budget: Budget, timeout_s: float, on_status: Status
 ) -> SampleWork | None:
-    """Return the work for samples that takes most of the time, if an examination shows any."""
     watchdog = Watchdog(timeout_s, loader_budget(budget))
     try:
         with watchdog.active():
-            found = examine(loader, watchdog, device, on_status=on_status)
+            found, changes = examine(loader, watchdog, device, on_status=on_status)
     except DeadlineReached:
         return None
-    diagnosis = found.diagnosis([Candidate(BASELINE), *found.changes])
-    cause = next((one for one in diagnosis.advice if CHECKS[one.kind].work), None)
-    return None if cause is None else (cause, CHECKS[cause.kind].trial(diagnosis.candidates))
+    found.candidates = [Candidate(BASELINE), *changes]
+    cause = next((one for one in diagnose(found, alone=True).advice if CHECKS[one.kind].work), None)
+    return None if cause is None else (cause, CHECKS[cause.kind].trial(changes))
 
 
 @dataclass
 class _Tuning:
-    """The steps of a tuning, each with its share of the time."""
-
     race: SettingsRace
     watchdog: Watchdog
     status: Status
@@ -259,20 +258,18 @@ class _Tuning:
             uneven=timing.wait_p50_s <= UNEVEN * timing.wait_s / turn.batches,
         )
         candidates, skipped = search_space.candidates_for(race.loader, traits, race.limits)
-        lengths = timing.open_s + timing.first_batch_s, turn.epoch_s, turn.epoch_batches or turn.batches
+        batches = turn.epoch_batches or turn.batches
+        turn_s = race.turn_s(timing.open_s + timing.first_batch_s, turn.epoch_s, batches)
         # there must be time for a turn of each, and three of the best
-        fitting, late = race.fitting(candidates, *lengths, 2 * CUTS)
-        self.status(f"race of {counted(len(fitting), 'setting')}: {names_of(fitting)}")
-        race.race(fitting, watchdog.part(RACE).seconds, self.seed)
-        if late and fitting[0].over_limit is None and len(self._finalists(fitting)) < 2:
-            # then no final rounds need the time that is left
-            more, late = race.fitting([fitting[0], *late], *lengths)
-            self.status(f"race of {counted(len(more), 'setting')} more: {names_of(more)}")
-            race.race(more, watchdog.part(RACE).seconds, self.seed)
-            fitting += more[1:]
-        if len(fitting) > 1:
-            fitting += self._refined(fitting, replace(traits, starting=True))
-        return fitting, [*skipped, *answer.no_time([one.name for one in late], LONGER)]
+        raced, late = race.race_in_time(
+            candidates, turn_s, RACE, self._promises, self.status, 2 * CUTS, self.seed
+        )
+        if len(raced) > 1:
+            raced += self._refined(raced, replace(traits, starting=True))
+        return raced, [*skipped, *answer.no_time([one.name for one in late], LONGER)]
+
+    def _promises(self, raced: Sequence[Candidate]) -> bool:
+        return raced[0].over_limit is not None or len(self._finalists(raced)) > 1
 
     def _refined(self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits) -> list[Candidate]:
         """Race the fastest candidate against itself with one more setting changed; return the latter."""
@@ -368,7 +365,6 @@ def _choose(
     against: Mapping[str, Comparison],
     headroom: Comparison | None,
 ) -> tuple[str, Candidate]:
-    """Return the outcome and the candidate to use; the first finalist is the baseline."""
     baseline, *others = finalists
     if baseline.over_limit:
         fitting = [one for one in others if one.rate and not one.failure and one.make is None]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.watched_loader import WatchedLoader, watched
 from iobench.advise.diagnosis import all_loops, diagnose
@@ -67,7 +68,7 @@ class _Report:
                 return
         self._loops.append(stats)
         if len(self._loops) == 1 or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-            _show(diagnose(stats).blocks())
+            _show(diagnose(Evidence(stats)).blocks())
         elif len(self._loops) == 2:
             atexit.register(lambda: _show(all_loops(self._loops)))
 

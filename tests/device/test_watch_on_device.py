@@ -16,6 +16,7 @@ import iobench
 from iobench.advise import diagnose as session
 from iobench.advise import diagnosis
 from iobench.advise.checks import watched_loader
+from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.host.device import Device, device_of
 
@@ -52,7 +53,7 @@ def test_a_busy_device_does_not_wait_although_its_host_does(plug_in, schedule):
     assert (stats.batches, stats.wait_s, stats.wait_max_s) == (BATCHES, 0.0, 0.0)
     assert stats.step_s == pytest.approx((BATCHES - 1) * 0.03)
     assert stats.first_wait_s == pytest.approx(0.01)
-    assert diagnosis.diagnose(stats).bottleneck is False
+    assert diagnosis.diagnose(Evidence(stats)).bottleneck is False
 
 
 @pytest.mark.parametrize("synchronise", [False, True])
@@ -62,7 +63,7 @@ def test_a_device_that_has_run_dry_waits(plug_in, schedule, synchronise):
     each = 0.03 if synchronise else 0.02  # nothing overlaps where the loop waits for each step
     assert stats.wait_p50_s == pytest.approx(each)
     assert stats.wait_s == pytest.approx((BATCHES - 1) * each)
-    result = diagnosis.diagnose(stats)
+    result = diagnosis.diagnose(Evidence(stats))
     assert result.bottleneck
     assert result.verdict.values["wait_share"] == stats.wait_share
     assert result.verdict.values["device"] == f"{NAME}:0"
@@ -92,7 +93,7 @@ def test_pageable_memory_is_a_problem_with_a_device(plug_in, pinned):
         loop = WatchedLoader(loader, where, lambda stats: None)
         for batch in loop:
             batch.to(device(0))
-        return [one.kind for one in diagnosis.diagnose(loop.stats).advice]
+        return [one.kind for one in diagnosis.diagnose(Evidence(loop.stats)).advice]
 
     assert ("pageable-memory" in kinds(f"{NAME}:0")) == (not pinned)
     assert "pageable-memory" not in kinds("cpu")

@@ -286,7 +286,6 @@ def name_of(key: Key) -> str:
 
 
 def _package_start(parts: Sequence[str]) -> int | None:
-    """Return the position of the package in a path; None outside of packages."""
     roots = [place for place, part in enumerate(parts) if part in PACKAGES]
     return roots[-1] + 1 if roots else None
 

@@ -21,7 +21,7 @@ from iobench import formats
 from iobench.advise.checks.call_costs import WORK, Profile
 from iobench.advise.checks.evidence import SHARE, Advice, Evidence, measured
 from iobench.advise.checks.sample_calls import Size, replaced
-from iobench.advise.checks.sample_checks import applies, fits_in_memory, share_of
+from iobench.advise.checks.sample_checks import applies, share_of
 from iobench.base.units import bytes_text, counted
 from iobench.bench.budget import Budget
 from iobench.formats import Array, Format, WholeDecoder
@@ -151,7 +151,6 @@ def _timed(decode: Callable[[], Array], taken: list[float]) -> Array:
 
 
 def _cure(evidence: Evidence) -> str:
-    """Return what to do instead of decoding in each epoch, by the formats and decoders that are installed."""
     profile, source = evidence.fetching, evidence.sample.folder or "FOLDER"
     if not _of_images(profile) or not evidence.varying:
         return (STORED if evidence.varying else ONCE).format(source)
@@ -199,33 +198,30 @@ def decoding(evidence: Evidence) -> Advice | None:
     if cached is not None:
         hint = f"cache the decoded samples in memory: all of them take {size}"
         return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(cached))
-    fits = not evidence.varying and fits_in_memory(evidence.loop)
+    fits = not evidence.varying and evidence.fits_in_memory
     fitting = f"; decoded they take {size}, which fits in memory" if fits else ""
     return Advice("decoding", message, f"{_cure(evidence)}{fitting}", values)
 
 
 def draft(evidence: Evidence) -> Advice | None:
     """JPEG images that are decoded whole, and then made much smaller."""
-    known = next((one for one in evidence.candidates if one.kind == "draft" and not one.failure), None)
-    tried = evidence.gain("draft")
-    share = share_of(evidence, *WHOLE)
-    if known is None or (tried is None and share is None):
+    known, gain, share = evidence.tried("draft"), evidence.gain("draft"), share_of(evidence, *WHOLE)
+    if not known or (gain is None and share is None):
         return None
-    width, height = (known.changes[side] for side in ("width", "height"))
+    width, height = (known[0].changes[side] for side in ("width", "height"))
     message = f"JPEG images are decoded whole, and then resized to {width} × {height}"
     draft = f"image.draft(None, ({width}, {height}))"
     hint = f"call {draft} after Image.open(): it decodes at a smaller scale"
     values: Values = {"width": width, "height": height, "share": share or 0.0}
-    return Advice("jpeg-draft", message, hint, values, *measured(tried))
+    return Advice("jpeg-draft", message, hint, values, *measured(gain))
 
 
 def other_decoder(evidence: Evidence) -> Advice | None:
     """JPEG images that another library decodes faster than Pillow."""
-    tried = next((one for one in evidence.candidates if one.kind == "decoder" and not one.failure), None)
-    share = share_of(evidence, "decoding")
-    if tried is None or share is None:
+    tried, share = evidence.tried("decoder"), share_of(evidence, "decoding")
+    if not tried or share is None:
         return None
-    gain, found = evidence.gain("decoder"), tried.changes
+    gain, found = evidence.gain("decoder"), tried[0].changes
     limit = 1 / (1 - share + share / found["times"])
     change = f"make tensors of {found['code']} in place of Pillow's images: at most {limit:.1f} × (estimated)"
     change = f"decode by Image.fromarray({found['code']})" if gain else change

@@ -79,7 +79,6 @@ def repeated_share(batches: Sequence[Sequence[Any]], workers: int) -> float | No
 
 
 def _hashes(tensors: Sequence[Any]) -> list[int]:
-    """Return a hash of each sample over all tensors that have one row for each."""
     if not tensors or not tensors[0].shape:
         return []
     count = tensors[0].shape[0]

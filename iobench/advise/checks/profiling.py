@@ -193,7 +193,6 @@ def profiles(
 def _notes(
     profile: CallProfile, collector: CollectorTime, dataset: Any, lines: Mapping[Line | None, int]
 ) -> dict[str, Any]:
-    """Return what a process leaves besides its calls."""
     times = {"cpu_s": profile.cpu_s, "gc_s": collector.ns / 1e9}
     return {"obstacle": profile.obstacle, **times, "chunks": chunks_of(dataset), "lines": [*lines.items()]}
 
@@ -235,7 +234,6 @@ def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None
 
 
 def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str, Any]]) -> Profile:
-    """Return the profile of processes that left their calls and these notes."""
     obstacle = next((note["obstacle"] for note in notes if note["obstacle"]), None)
     total = busy_s(calls) if obstacle is None else max(1e-9, sum(note["cpu_s"] for note in notes))
     own = sorted((item for item in calls.items() if not is_idle(item[0])), key=lambda item: -item[1][2])

@@ -12,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
 from iobench import formats
 from iobench.advise.checks import decoding, sample_calls
-from iobench.advise.checks.call_costs import Profile
 from iobench.advise.checks.decoding import JpegFile
-from iobench.advise.checks.evidence import SHARE, VARYING, gc_shares
-from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.sample_calls import SampleCalls
-from iobench.advise.checks.sample_checks import COLLECTED, FREE_SHARE, fits_in_memory
+from iobench.advise.checks.evidence import FREE_SHARE, SHARE, VARYING, Evidence
+from iobench.advise.checks.sample_checks import COLLECTED
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog
@@ -115,7 +112,6 @@ def _values(sample: Any) -> dict[Any, Any]:
 
 
 def _column(value: Any, count: int) -> Any:
-    """Return an empty column for values like this one."""
     if isinstance(value, torch.Tensor) and value.shape and value.device.type == "cpu":
         return torch.empty((count, *value.shape), dtype=value.dtype)
     if isinstance(value, np.ndarray) and value.shape and value.dtype.kind in "biufc":
@@ -192,33 +188,23 @@ def one_torch_thread() -> Iterator[None]:
 
 
 class Remedies:
-    """Changes whose cause the measurements of a loader show, and why others were `skipped`."""
+    """Changes whose cause the evidence of a loader shows; why others are not tried is noted in it."""
 
-    def __init__(
-        self,
-        loader: TunableLoader,
-        loop: LoopStats,
-        profiles: Sequence[Profile],
-        watchdog: Watchdog,
-        sample: SampleCalls | None = None,
-    ) -> None:
+    def __init__(self, loader: TunableLoader, evidence: Evidence, watchdog: Watchdog) -> None:
         self._loader, self._own, self._watchdog = loader, loader.loader, watchdog
-        self._sample = sample or SampleCalls()
-        self._loop, self._profiles, self.skipped = loop, profiles, list[Finding]()
+        self._evidence, self._sample = evidence, evidence.sample
 
     def candidates(self) -> list[Candidate]:
         """Return the loader with each change, the most promising first."""
-        if not self._profiles:
+        if not self._evidence.profiles:
             return []
-        found, own = list[Candidate](), self._own
-        if self._loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler:
-            found += self._for_samples()
-        fetching = self._profiles[-1]
-        if max(gc_shares(self._loop, self._profiles)) >= COLLECTED and not gc.get_freeze_count():
+        found = list(self._for_samples()) if self._loader.indexes_rows else []
+        fetching = self._evidence.fetching
+        if max(self._evidence.gc_shares) >= COLLECTED and not gc.get_freeze_count():
             make = partial(self._during, frozen_heap)
             found.append(Candidate(FROZEN, {"gc": "freeze"}, "gc", make=make))
         in_torch = max((one.share for one in fetching.libraries if one.name == "torch"), default=0.0)
-        if torch.get_num_threads() > 1 and not self._loop.loader.workers and in_torch >= COMPUTED:
+        if torch.get_num_threads() > 1 and not self._evidence.loop.loader.workers and in_torch >= COMPUTED:
             make = partial(self._during, one_torch_thread)
             found.append(Candidate(ONE_TORCH_THREAD, {"torch_threads": 1}, "one-thread", make=make))
         return found
@@ -228,7 +214,7 @@ class Remedies:
 
     def _for_samples(self) -> Iterator[Candidate]:
         """Yield changes of the work for each sample; a copy of the dataset is asked for some samples."""
-        fetching, own, dataset = self._profiles[-1], self._own, shallow_copy(self._own.dataset)
+        fetching, own, dataset = self._evidence.fetching, self._own, shallow_copy(self._own.dataset)
         try:
             with self._watchdog.within(PROBES * self._watchdog.budget.left()):
                 rows = next(iter(own.batch_sampler))[:2]
@@ -259,11 +245,11 @@ class Remedies:
             yield Candidate(DEFAULT_COLLATE, {"collate_fn": None}, "default-collate")
 
     def _skip(self, name: str, why: str, kind: str = "not-tried") -> None:
-        self.skipped.append(Finding(kind, f"{name}: {why}", values={"change": name, "reason": why}))
+        self._evidence.skipped.append(Finding(kind, f"{name}: {why}", values={"change": name, "reason": why}))
 
     def _fits_in_memory(self) -> bool:
-        size = self._loop.dataset_bytes
-        fits = fits_in_memory(self._loop)
+        size = self._evidence.loop.dataset_bytes
+        fits = self._evidence.fits_in_memory
         if not fits and size:
             self._skip(CACHED, f"all of them take {bytes_text(size)}, more than half of the free memory")
         return fits
@@ -275,7 +261,6 @@ class Remedies:
         return same
 
     def _kept(self, dataset: Any) -> Iterator[Candidate]:
-        """Yield the loader over samples in memory: those of the first batches, if not all can be read."""
         own, kept, seen = self._own, KeptSamples(len(dataset)), set[int]()
         keeping = self._watchdog.budget.share(KEEP)
         with self._watchdog.within(math.inf):
@@ -301,7 +286,7 @@ class Remedies:
 
     def _looked_up_once(self, dataset: Any, row: Any) -> Iterator[Candidate]:
         """Yield the loader over files that stay open, and over arrays that are kept, if it asks each time."""
-        profile, opened = self._profiles[-1], dict[Any, Any]()
+        profile, opened = self._evidence.fetching, dict[Any, Any]()
         if profile.cost("openings") >= SHARE:
             with sample_calls.files_kept_open(opened):
                 dataset[row]
@@ -314,7 +299,7 @@ class Remedies:
     def _unchunked(self, dataset: Any) -> Iterator[Candidate]:
         """Yield the loader over chunked arrays that are read from memory, as far as time allows."""
         wasteful = any(one.is_wasteful for one in self._sample.arrays)
-        if not wasteful or self._profiles[-1].cost("chunks") < SHARE:
+        if not wasteful or self._evidence.fetching.cost("chunks") < SHARE:
             return
         arrays, rows = dict[Any, Any](), list[Any]()
         free, reading = FREE_SHARE * memory.free_memory(), self._watchdog.budget.share(KEEP)
@@ -344,7 +329,6 @@ class Remedies:
         changes: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> Candidate:
-        """Return the loader whose samples are made while a part of a library is replaced."""
         own, same = self._own, {"num_workers": self._own.num_workers, **arguments}
         dataset = PatchedDataset(own.dataset, replaced)
         return Candidate(name, changes or {kind: 1}, kind, make=lambda: rebuilt(own, same, dataset))
@@ -392,8 +376,7 @@ class Remedies:
                 self._skip(f"JPEG decoded by {one.name}", reason(error))
 
     def _collates_alike(self, samples: list[Any]) -> bool:
-        """Return True if torch's own function collates the same batches as a costly one of the user's."""
-        own, costly = self._own, 1 - self._profiles[-1].getitem_share >= SHARE
+        own, costly = self._own, 1 - self._evidence.fetching.getitem_share >= SHARE
         if own.collate_fn is default_collate or not costly:
             return False
         try:

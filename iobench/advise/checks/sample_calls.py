@@ -161,7 +161,6 @@ def replaced(owner: Any, attribute: str, other: Callable[[Any], Any]) -> Iterato
 
 @contextmanager
 def _all_replaced(names: Mapping[str, Sequence[str]], other: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace functions of the modules that are imported."""
     with ExitStack() as stack:
         for module in names.keys() & sys.modules.keys():
             for name in names[module]:

@@ -8,23 +8,16 @@ import resource
 from collections.abc import Iterator
 
 from iobench.advise.checks.call_costs import WORK, Profile
-from iobench.advise.checks.evidence import SHARE, Advice, Evidence, bound, gc_shares, measured
-from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.evidence import SHARE, Advice, Evidence, bound, measured
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.host import memory
 from iobench.results.run_warning import Values
 
 COLLECTED = 0.1  # of the time, for the garbage collector
-FREE_SHARE = 0.5  # of free memory, that cached samples may take
 PER_SAMPLE = 0.5  # files for each sample, from which on samples have files of their own
 MOST = 0.5  # of the time, from which on a library is named
 LINES, WORTH_NAMING = 3, 0.1  # lines that are named, and their share of the time at least
-
-
-def fits_in_memory(loop: LoopStats) -> bool:
-    """Return True if all samples of an epoch, as delivered, fit in half of the free memory."""
-    return loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * memory.free_memory()
 
 
 def share_of(evidence: Evidence, *kinds: str) -> float | None:
@@ -76,29 +69,29 @@ def work_of(name: str, evidence: Evidence) -> Advice | None:
 
 def repeated_work(evidence: Evidence) -> Advice | None:
     """Work that makes the same samples in each epoch, and has no check of its own."""
-    tried, profile = evidence.gain("cache"), evidence.fetching
-    if not evidence.profiles or (tried is None and evidence.promising("cache") is None):
+    profile = evidence.fetching
+    if not evidence.profiles or evidence.better("cache") is None:
         return None
     name, share = f"{evidence.loop.loader.dataset}.__getitem__", profile.getitem_share
     size = evidence.loop.dataset_bytes
     message = f"{share:.0%} of the time is spent in {name}, which makes the same samples in each epoch"
     hint = f"compute them once, and store them or keep them in memory: all of them take {bytes_text(size)}"
     values: Values = {"call": name, "share": share, "dataset_bytes": size}
-    return Advice("repeated-work", message, hint, values, *measured(tried))
+    return Advice("repeated-work", message, hint, values, *measured(evidence.gain("cache")))
 
 
 def own_collate(evidence: Evidence) -> Advice | None:
     """Own collate function that returns what torch's does, and takes longer."""
-    tried = evidence.gain("default-collate")
-    if (tried is None and evidence.promising("default-collate") is None) or applies(evidence, "lists"):
+    if evidence.better("default-collate") is None or applies(evidence, "lists"):
         return None
     message = "the collate function returns the same batches as torch's own, by more copies"
-    return Advice("default-collate", message, "leave out collate_fn", {}, *measured(tried))
+    gain = measured(evidence.gain("default-collate"))
+    return Advice("default-collate", message, "leave out collate_fn", {}, *gain)
 
 
 def collector(evidence: Evidence) -> Advice | None:
     """Garbage collection that looks at the same long-lived objects again and again."""
-    shares, tried = gc_shares(evidence.loop, evidence.profiles), evidence.gain("gc")
+    shares, tried = evidence.gc_shares, evidence.gain("gc")
     if tried is None and min(shares, default=0.0) < COLLECTED:  # rare collections may all fall into one loop
         return None
     share, why = max(shares), "it looks at long-lived objects again and again"

@@ -67,15 +67,14 @@ def fewer_workers(evidence: Evidence) -> Advice | None:
     if not now:
         return None
     fewer = lambda one: one.changes["num_workers"] < now  # noqa: E731 - one line, used thrice
-    tried, seems = evidence.gain("workers", where=fewer), evidence.promising("workers", where=fewer)
     batch_bytes = loop.bytes / max(1, loop.batches)
     size, workers = bytes_text(batch_bytes), counted(now, "worker")
     values: Values = {"workers": now, "batch_bytes": batch_bytes}
-    if better := tried.candidate if tried else seems:
-        count = better.changes["num_workers"]
+    if better := evidence.better("workers", where=fewer):
+        values["num_workers"] = count = better.changes["num_workers"]
         message = f"{workers} cost more than they bring: each batch of {size} goes through a pipe"
-        values["num_workers"] = count
-        return Advice("workers-cost", message, f"set num_workers={count}", values, *measured(tried))
+        gain = evidence.gain("workers", where=fewer)
+        return Advice("workers-cost", message, f"set num_workers={count}", values, *measured(gain))
     cores = len(os.sched_getaffinity(0))
     raced = evidence.raced("workers", where=fewer)
     if now > MANY * cores and not raced and loop.worker_cpu_s > IDLE * loop.elapsed_s:
@@ -184,25 +183,23 @@ def pinned_for_nothing(evidence: Evidence) -> Advice | None:
 
 def threads(evidence: Evidence) -> Advice | None:
     """Libraries that start one thread per core in each worker."""
-    tried = evidence.gain("threads")
-    better = tried.candidate if tried else evidence.promising("threads")
+    better = evidence.better("threads")
     if better is None:  # workers that are busy need no other reason
         return None
     count = better.changes.get("num_workers")
     hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
     values = {"num_workers": count} if count else {}
     message = "the threads of NumPy's libraries in the workers compete for cores"
-    return Advice("threads", message, hint, values, *measured(tried))
+    return Advice("threads", message, hint, values, *measured(evidence.gain("threads")))
 
 
 def torch_threads(evidence: Evidence) -> Advice | None:
     """Threads of torch in the main process that wait for each other, and for cores that others use."""
-    tried = evidence.gain("one-thread")
-    if tried is None and evidence.promising("one-thread") is None:
+    if evidence.better("one-thread") is None:
         return None
     message = "torch's threads in the main process wait for each other for each sample"
     hint = "call torch.set_num_threads(1), or load in workers, which have one thread each"
-    return Advice("torch-threads", message, hint, {}, *measured(tried))
+    return Advice("torch-threads", message, hint, {}, *measured(evidence.gain("one-thread")))
 
 
 def sampler(evidence: Evidence) -> Advice | None:
@@ -269,7 +266,6 @@ def first_batch(evidence: Evidence) -> Advice | None:
 
 
 def _starts_slowly(loop: LoopStats) -> bool:
-    """Return True if workers start in each epoch for a large part of it."""
     return bool(loop.loader.workers) and loop.start_s >= SLOW_FIRST * max(loop.epoch_s, 1e-9)
 
 

@@ -11,33 +11,26 @@ from functools import partial
 
 from iobench.advise.checks import decoding, sample_checks, setting_checks
 from iobench.advise.checks.call_costs import WORK
-from iobench.advise.checks.evidence import Advice, Evidence, concluded
+from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.settings.candidate import Candidate
 
 
 @dataclass(frozen=True)
 class Check:
-    """A kind of cause. `find` returns its evidence and remedy, or None.
+    """A kind of cause, and how its remedy is tried."""
 
-    `tried_as` are the kinds of candidates that follow the remedy: settings of `search_space`, and changes of
-    `remedies`. Advice whose candidates are not faster is refuted, unless there is `more` to it. A check of
-    `work` is about what is done for each sample, which no setting changes; one that `explains` says where
-    the time goes, and one that is `unsafe` that the loader may deliver wrong samples. One that holds `always`
-    is reported of a loader that is no bottleneck, too.
-    """
-
-    find: Callable[[Evidence], Advice | None]
-    tried_as: tuple[str, ...] = ()
-    work: bool = False
-    explains: bool = False
-    unsafe: bool = False
-    always: bool = False
-    more: bool = False
+    find: Callable[[Evidence], Advice | None]  # evidence and remedy; None where it does not apply
+    tried_as: tuple[str, ...] = ()  # kinds of candidates that follow the remedy; if not faster they refute it
+    work: bool = False  # done for each sample, which no setting changes: it says where the time goes
+    explains: bool = False  # so does this
+    unsafe: bool = False  # the loader may deliver wrong samples
+    always: bool = False  # reported of a loader that is no bottleneck, too
+    more: bool = False  # there is more to it than those candidates try
 
     def advice(self, evidence: Evidence) -> Advice | None:
         """Return the advice with what was measured of its remedy; None if it was refuted."""
         found = self.find(evidence)
-        return found and concluded(evidence, found, () if self.more else self.tried_as)
+        return found and evidence.concluded(found, () if self.more else self.tried_as)
 
     def trial(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """Return the candidate that tries its remedy and holds no samples; None without one."""
@@ -75,13 +68,13 @@ CHECKS: dict[str, Check] = {
     "garbage-collection": Check(sample_checks.collector, ("gc",), explains=True),
     "repeated-work": Check(sample_checks.repeated_work, ("cache",), explains=True),
     # work for each sample
-    "chunks": Check(sample_checks.chunks, ("unchunked", "cache"), work=True, explains=True),
-    "whole-sound": Check(sample_checks.whole_sound, work=True, explains=True),
-    "decoding": Check(decoding.decoding, ("cache",), work=True, explains=True),
-    "jpeg-draft": Check(decoding.draft, ("draft",), work=True, explains=True),
-    "jpeg-decoder": Check(decoding.other_decoder, ("decoder",), work=True, explains=True, more=True),
+    "chunks": Check(sample_checks.chunks, ("unchunked", "cache"), work=True),
+    "whole-sound": Check(sample_checks.whole_sound, work=True),
+    "decoding": Check(decoding.decoding, ("cache",), work=True),
+    "jpeg-draft": Check(decoding.draft, ("draft",), work=True),
+    "jpeg-decoder": Check(decoding.other_decoder, ("decoder",), work=True, more=True),
     **{
-        work.kind: Check(partial(sample_checks.work_of, name), work.measured_by, work=True, explains=True)
+        work.kind: Check(partial(sample_checks.work_of, name), work.measured_by, work=True)
         for name, work in WORK.items()
         if work.kind
     },

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import psutil
 
+from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.loop_stats import (
     ACCELERATED,
     LoopReplay,
@@ -122,7 +123,6 @@ class ProcessMonitor:
         }
 
     def _sample_paced(self) -> float:
-        """Take a sample; return the seconds until the next one."""
         began = time.monotonic()
         self.sample()
         now = time.monotonic()
@@ -146,7 +146,7 @@ class ProcessMonitor:
         children = _children()
         self._note_usage(children)
         self._shared_bytes = max(self._shared_bytes, shared_memory()[0] - self._began_shared)
-        for process in (None, *(child for child in children if child not in self._before)):
+        for process in {None, *children} - self._before.keys():
             with suppress(psutil.Error):  # it has just ended
                 held = psutil.Process(process).num_fds() - self._began_files
                 self._open_files = max(self._open_files, held)
@@ -159,15 +159,12 @@ class ProcessMonitor:
 
     def _note_usage(self, children: Sequence[int]) -> None:
         for child in children:
-            try:
+            with suppress(psutil.Error):  # it has just ended, or belongs to another user
                 process = psutil.Process(child)
                 used = process.cpu_times()
                 self._cpu[child] = used.user + used.system
                 self._worker_threads = max(self._worker_threads, process.num_threads())
-            except psutil.Error:  # it has just ended, or belongs to another user
-                continue
-            if (read := process_counters.disk_bytes(child)) is not None:
-                self._disk[child] = read
+                self._disk[child] = process_counters.disk_bytes(child) or self._disk.get(child, 0)
 
 
 def _used() -> tuple[float, float, int | None]:
@@ -194,28 +191,12 @@ _FIGURES = ("loops", "stats", "blocks", "rows", "to_pandas", "plot", "_repr_html
 class WatchedLoader(Displayed, Generic[T]):
     """A loader whose loops are timed; it yields the same objects and has the same attributes.
 
-    Waits are the device's: a host that only submits work is ahead of it and waits for batches meanwhile.
+    Waits are those of the `device`, such as ``cuda:0`` or ``cpu``: a host that only submits work is ahead of
+    it and waits for batches meanwhile. After each loop, however it ends, its LoopStats are appended to
+    `loops` and given to `on_end`. `headroom` is a number of batches to append to each loop: the first ones
+    again, already on the device.
 
-    Parameters
-    ----------
-    loader : iterable
-        Any loader.
-    device : str
-        Device of the loop, such as ``cuda:0`` or ``cpu``.
-    on_end : callable
-        Is given the LoopStats after each loop, however it ends.
-    headroom : int
-        Batches to append to each loop: the first ones again, already on the device.
-
-    Attributes
-    ----------
-    loops : list of LoopStats
-        Measurements of each loop, in order.
-
-    Raises
-    ------
-    InvalidSettings
-        `headroom` is negative (``out-of-range``).
+    InvalidSettings if `headroom` is negative (``out-of-range``).
     """
 
     def __init__(
@@ -278,7 +259,7 @@ class WatchedLoader(Displayed, Generic[T]):
     def blocks(self) -> Iterator[Block]:
         """Yield the diagnosis of the last loop, and a table of all loops."""
         if self.loops:
-            yield from diagnose(self.loops[-1]).blocks()
+            yield from diagnose(Evidence(self.loops[-1])).blocks()
         else:
             yield Block("answer", ["No loop yet"])
         if len(self.loops) > 1:
@@ -288,7 +269,6 @@ class WatchedLoader(Displayed, Generic[T]):
             yield Block("chart", chart=Chart("stages", "watch", "Time of each loop", caption, rows))
 
     def _stages(self) -> Iterator[Row]:
-        """Yield the time that each loop waited, and that of everything else."""
         for number, loop in enumerate(self.loops, 1):
             stages = {"wait": loop.wait_s, "compute": loop.step_s}
             for place, (stage, seconds) in enumerate(stages.items()):

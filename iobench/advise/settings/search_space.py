@@ -159,7 +159,6 @@ def _about(subject: str, problem: Finding, **values: str) -> Finding:
 def _worker_counts(
     loader: TunableLoader, traits: LoaderTraits, limits: ResourceLimits
 ) -> tuple[Sequence[int], Finding | None]:
-    """Return other numbers of workers worth trying, or the reason why there must be none."""
     now = loader.workers({})
     every = worker_counts(traits.idle, limits) if "num_workers" in loader.settable else []
     counts = [n for n in every if n != now]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.advise.settings.candidate import Candidate
+from iobench.advise.settings.candidate import Candidate, names_of
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached
@@ -92,8 +92,6 @@ def run_live(
 
 
 class _Executors(RunBackend):
-    """Executors of a run over live loaders, by the key of their case."""
-
     def __init__(self, executors: Mapping[str, Executor], close: Callable[[], None]) -> None:
         self._by_case, self._close = executors, close
 
@@ -241,7 +239,6 @@ class SettingsRace:
         return None
 
     def _data(self) -> DatasetPart:
-        """Return what the turns showed of the loader's data."""
         first = self._first
         known = first is not None and (first.complete or first.epoch_batches is not None)
         fields = [
@@ -309,23 +306,43 @@ class SettingsRace:
             step_s=consumer.step_s,
         )
 
-    def fitting(
+    def race_in_time(
         self,
         candidates: Sequence[Candidate],
-        first_s: float,
-        epoch_s: float,
-        batches: int,
+        turn_s: float,
+        share: float,
+        promises: Callable[[Sequence[Candidate]], bool],
+        status: Callable[[str], None],
         rounds: int = CUTS,
+        seed: int = 0,
     ) -> tuple[list[Candidate], list[Candidate]]:
-        """Return the first candidates for which there is time before these rounds, and the others.
+        """Race the candidates for which there is time; the others, too, if none of them promises a gain.
 
-        An epoch, or the part of one that was seen, takes `epoch_s` for its batches, `first_s` for the first.
+        A race takes a `share` of the time left; `rounds` are turns that must fit in after it. Return
+        those that could take part, and those that could not.
         """
-        more = max(1, batches - 1)
-        cycles = min(CYCLES * max(1, self.loader.workers({})), more)
-        turn_s = max(first_s + cycles * max(0.0, epoch_s - first_s) / more, 1e-9)
+        chosen, late = self._fitting(candidates, turn_s, rounds)
+        status(f"race of {counted(len(chosen), 'setting')}: {names_of(chosen)}")
+        self.race(chosen, share * self.budget.left(), seed)
+        untried = [one for one in chosen[1:] if not one.tried]
+        if (untried or late) and not promises(chosen):  # no final rounds need the time that is left
+            again, late = self._fitting([chosen[0], *untried, *late], turn_s, CUTS)
+            status(f"race of {counted(len(again), 'setting')} more: {names_of(again)}")
+            self.race(again, share * self.budget.left(), seed)
+            chosen += again[1 + len(untried) :]
+        return chosen, late
+
+    def _fitting(
+        self, candidates: Sequence[Candidate], turn_s: float, rounds: int
+    ) -> tuple[list[Candidate], list[Candidate]]:
         most = max(COMPARED, int(self.budget.left() / turn_s - rounds))
         return list(candidates[:most]), list(candidates[most:])
+
+    def turn_s(self, first_s: float, epoch_s: float, batches: int) -> float:
+        """Return the seconds of a cut turn, from those of an epoch, or a part, and of its first batch."""
+        more = max(1, batches - 1)
+        cycles = min(CYCLES * max(1, self.loader.workers({})), more)
+        return max(first_s + cycles * max(0.0, epoch_s - first_s) / more, 1e-9)
 
     def finalists(self, candidates: Sequence[Candidate], ordered: Sequence[Candidate]) -> list[Candidate]:
         """Return the baseline, the first of `candidates`, and as many of `ordered` as there is time for."""

@@ -148,7 +148,6 @@ def limit_threads(threads: int, then: Callable[[int], None] | None, worker: int)
 
 
 def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
-    """Return DataLoader's arguments for a loader like the given one except for these."""
     names = ["collate_fn", "pin_memory", "timeout", "num_workers", "worker_init_fn", "generator"]
     names += ["multiprocessing_context"]
     if loader.num_workers:
@@ -204,6 +203,13 @@ class TunableLoader:
     def single_pass(self) -> bool:
         """True for an iterator that no function builds again."""
         return self._make is None and is_single_pass(self.loader)
+
+    @property
+    def indexes_rows(self) -> bool:
+        """True for a DataLoader that indexes its dataset by the rows of each batch."""
+        own: Any = self.loader
+        indexed = self.rebuilds and not isinstance(own.dataset, IterableDataset)
+        return indexed and own.batch_sampler is not None
 
     @property
     def unchanged(self) -> Iterable[Any]:
@@ -286,9 +292,9 @@ class TunableLoader:
         A copy of the dataset is asked, so that no file stays open in the original.
         """
         own: Any = self.loader
-        if not self.rebuilds or own.batch_sampler is None or isinstance(own.dataset, IterableDataset):
+        if not self.indexes_rows or hasattr(own.dataset, "__getitems__"):
             return False
-        if hasattr(own.dataset, "__getitems__") or own.collate_fn is not default_collate:
+        if own.collate_fn is not default_collate:
             return False
         try:
             dataset = shallow_copy(own.dataset)
