@@ -6,11 +6,10 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from conftest import installed_formats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import refused_as
-from ragged_cases import RaggedSource
+from ragged_cases import HOLDERS, RaggedSource
 from record_cases import delivered, run_once
 from stream_loaders import stream_loader
 
@@ -30,7 +29,6 @@ from iobench.stream.epoch_position import EpochPosition, RemainingBatches
 SAMPLES, TOKENS = 203, 900
 LENGTHS = np.random.default_rng(3).choice([0, 1, 2, 40, 700, 1500], SAMPLES)
 LONGEST = np.maximum(LENGTHS, LENGTHS[::-1])  # of a sample's two ragged fields
-HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name != "audio"]
 LOADERS = ("native", "dataloader", "dataloader:num_workers=1", "stream", "spdl", "torchdata")
 every_order = pytest.mark.parametrize("kind_of_order", ORDERS)
 
