@@ -11,7 +11,7 @@ import pytest
 from kinds import has, refused_as
 
 from iobench import formats
-from iobench.base.errors import InvalidOption, InvalidSettings, MissingDependency, UnknownFormat
+from iobench.base.errors import InvalidOption, IobenchError, MissingDependency, UnknownFormat
 from iobench.loading import loaders
 
 FOLDER = Path(formats.__file__).parent
@@ -33,31 +33,27 @@ def test_an_unknown_format_lists_the_known_ones(name):
         assert isinstance(error.value, LookupError)
 
 
-def test_several_formats_in_one_word_name_the_option_to_repeat():
-    with refused_as("unknown-format", UnknownFormat, hint=has("--format")):
-        formats.get("npy,hdf5")
+FORMAT, LOADER, OPTION = "unknown-format", "unknown-loader", "unknown-option"
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("HDF", "hdf5"), ("numpy", "npy"), ("parqet", "parquet"), ("JPEG", "images"), ("wds", "webdataset")],
+    ("parse", "typed", "kind", "hint"),
+    [
+        (formats.get, "npy,hdf5", FORMAT, "--format"),  # several: the option is to be repeated
+        (formats.get, "HDF", FORMAT, "did you mean hdf5?"),
+        (formats.get, "numpy", FORMAT, "did you mean npy?"),
+        (formats.get, "parqet", FORMAT, "did you mean parquet?"),
+        (formats.get, "JPEG", FORMAT, "did you mean images?"),
+        (formats.get, "wds", FORMAT, "did you mean webdataset?"),
+        (loaders.parse, "pytorch", LOADER, "did you mean dataloader?"),
+        (loaders.parse, "mds", LOADER, "did you mean mosaic?"),
+        (formats.parse, "hdf5:chunk_byte=4096", OPTION, "did you mean chunk_bytes? it has chunk_bytes"),
+        (formats.parse, "hdf5:Chunk_Bytes=4096", OPTION, "did you mean chunk_bytes? it has chunk_bytes"),
+    ],
 )
-def test_a_similar_or_usual_name_is_suggested(typed, meant):
-    with refused_as("unknown-format", UnknownFormat, hint=has(f"did you mean {meant}?")):
-        formats.get(typed)
-
-
-@pytest.mark.parametrize(("typed", "meant"), [("pytorch", "dataloader"), ("mds", "mosaic")])
-def test_a_usual_name_comes_before_a_similar_one(typed, meant):
-    with refused_as("unknown-loader", InvalidSettings, hint=has(f"did you mean {meant}?")):
-        loaders.parse(typed)
-
-
-@pytest.mark.parametrize("misspelled", ["hdf5:chunk_byte=4096", "hdf5:Chunk_Bytes=4096"])
-def test_a_similar_option_is_suggested(misspelled):
-    hint = "did you mean chunk_bytes? it has chunk_bytes, compression"
-    with refused_as("unknown-option", InvalidOption, hint=hint):
-        formats.parse(misspelled)
+def test_a_similar_or_usual_word_is_suggested(parse, typed, kind, hint):
+    with refused_as(kind, IobenchError, hint=has(hint)):
+        parse(typed)
 
 
 @pytest.mark.parametrize(
