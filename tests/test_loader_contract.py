@@ -38,33 +38,33 @@ OTHERS = tuple(name for name in formats.names() if name not in KINDS)
 PLAIN = ("npy", "lmdb")  # a memory-mapped format and another one, for all formats with rows
 PERSISTENT = "dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes"
 CONTRACTS = {  # a test class for each: the loader, and the formats if these stand for all that it reads
-    "DataLoader": ("dataloader", KINDS),
-    "DataLoaderOfBatches": (PERSISTENT, KINDS[:2]),
-    "DataLoaderOfBatchesOfOtherFormats": (PERSISTENT, KINDS[2:]),
-    "Native": ("native", KINDS),
-    "NativeOverOtherFormats": ("native", OTHERS),
-    "Stream": ("stream", KINDS),
-    "StreamOverOtherFormats": ("stream", OTHERS),
-    "Spdl": ("spdl", PLAIN),
-    "SpdlPersistent": ("spdl:threads=2,sink=1,keep_pipeline=yes", ("npy",)),
-    "TorchData": ("torchdata", PLAIN),
-    "TorchDataOfBatches": ("torchdata:fetch=batch,num_workers=2", ("npy",)),
-    "TorchDataStateful": ("torchdata:api=stateful,num_workers=1", ("npy",)),
-    "Grain": ("grain", PLAIN),
-    "HuggingFace": ("huggingface", None),
-    "HuggingFaceBatches": ("huggingface:fetch=batch", None),
-    "HuggingFaceTables": ("huggingface:via=arrow,fetch=batch", None),
-    "HuggingFaceStreaming": ("huggingface:streaming=yes,shuffle_buffer=10", None),
-    "HuggingFaceStreamingTables": ("huggingface:streaming=yes,via=arrow", ("arrow",)),
-    "WebDataset": ("webdataset:shuffle_buffer=10", None),
-    "Mosaic": ("mosaic", None),
-    "Ffcv": ("ffcv", None),
-    "TensorStore": ("tensorstore", None),
-    "TensorStorePrefetch": (f"tensorstore:prefetch=2,cache_bytes={1 << 20}", None),
-    "LitData": ("litdata", None),
-    "Lance": ("lance", None),
-    "TfData": ("tfdata:shuffle_buffer=10", None),
-    "Dali": ("dali", PLAIN),
+    "TestDataLoader": ("dataloader", KINDS),
+    "TestDataLoaderOfBatches": (PERSISTENT, KINDS[:2]),
+    "TestDataLoaderOfBatchesOfOtherFormats": (PERSISTENT, KINDS[2:]),
+    "TestNative": ("native", KINDS),
+    "TestNativeOverOtherFormats": ("native", OTHERS),
+    "TestStream": ("stream", KINDS),
+    "TestStreamOverOtherFormats": ("stream", OTHERS),
+    "TestSpdl": ("spdl", PLAIN),
+    "TestSpdlPersistent": ("spdl:threads=2,sink=1,keep_pipeline=yes", ("npy",)),
+    "TestTorchData": ("torchdata", PLAIN),
+    "TestTorchDataOfBatches": ("torchdata:fetch=batch,num_workers=2", ("npy",)),
+    "TestTorchDataStateful": ("torchdata:api=stateful,num_workers=1", ("npy",)),
+    "TestGrain": ("grain", PLAIN),
+    "TestHuggingFace": ("huggingface", None),
+    "TestHuggingFaceBatches": ("huggingface:fetch=batch", None),
+    "TestHuggingFaceTables": ("huggingface:via=arrow,fetch=batch", None),
+    "TestHuggingFaceStreaming": ("huggingface:streaming=yes,shuffle_buffer=10", None),
+    "TestHuggingFaceStreamingTables": ("huggingface:streaming=yes,via=arrow", ("arrow",)),
+    "TestWebDataset": ("webdataset:shuffle_buffer=10", None),
+    "TestMosaic": ("mosaic", None),
+    "TestFfcv": ("ffcv", None),
+    "TestTensorStore": ("tensorstore", None),
+    "TestTensorStorePrefetch": (f"tensorstore:prefetch=2,cache_bytes={1 << 20}", None),
+    "TestLitData": ("litdata", None),
+    "TestLance": ("lance", None),
+    "TestTfData": ("tfdata:shuffle_buffer=10", None),
+    "TestDali": ("dali", PLAIN),
 }
 WINDOWS = Schema(SAMPLES, (Field("tokens", (17,), "uint16"),))
 
@@ -76,9 +76,9 @@ def contract(word, some, samples=SCHEMA):
 
 
 for name, case in CONTRACTS.items():
-    globals()[f"Test{name}"] = contract(*case)
-for name in ("DataLoader", "Native", "Stream"):
-    globals()[f"Test{name}OfTokens"] = contract(name.lower(), ("megatron", "tokens"), WINDOWS)
+    globals()[name] = contract(*case)
+for name in ("dataloader", "native", "stream"):
+    globals()[f"Test{name.title()}OfTokens"] = contract(name, ("megatron", "tokens"), WINDOWS)
 
 
 def test_every_loader_has_a_contract_test():
