@@ -147,10 +147,8 @@ class Hdf5(ArrayFormat, Detectable):
         Nested datasets are named by their path. All share the leading axis; what has none is left out. Links
         to files below the file's folder are followed.
         """
-        path, chosen = split_selection(path)
-        file, datasets = _inspected(path)
-        left = _without_samples(datasets) - set(chosen)
-        keys = [key for key in select_arrays(file, datasets, chosen) if key not in left]
+        path, file, datasets, taken, left = _selected(path)
+        keys = [key for key in taken if key not in left]
         try:
             schema = selected_schema(file, {key: one.typed for key, one in datasets.items()}, keys)
         except CorruptArtifact as error:
@@ -168,12 +166,9 @@ class Hdf5(ArrayFormat, Detectable):
 
     def others(self, path: Path) -> Sequence[Path]:
         """Return the files that links lead to, the sources of virtual datasets, and raw files."""
-        path, chosen = split_selection(path)
-        file, datasets = _inspected(path)
-        used = [datasets[name] for name in select_arrays(file, datasets, chosen)]
-        return sorted(
-            {other for one in used if not one.refused for other in (one.file, *one.sources)} - {file}
-        )
+        _, file, datasets, taken, _ = _selected(path)
+        used = [datasets[name] for name in taken if not datasets[name].refused]
+        return sorted({other for one in used for other in (one.file, *one.sources)} - {file})
 
     def groups(self, path: Path) -> Groups:
         """Return the groups of a file that hold alike datasets."""
@@ -186,10 +181,7 @@ class Hdf5(ArrayFormat, Detectable):
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report compressed chunks of several samples, and attributes that say what the numbers stand for."""
-        path, chosen = split_selection(path)
-        file, datasets = _inspected(path)
-        left = _without_samples(datasets) - set(chosen)
-        left_out = left.intersection(select_arrays(path, datasets, chosen))
+        path, file, datasets, _, left = _selected(path)
         names = field_names(datasets)
         used = {field.name: datasets[names[field.name]] for field in schema.fields}
         notes, hint = list[Finding](), "'iobench recommend' compares other formats"
@@ -199,7 +191,7 @@ class Hdf5(ArrayFormat, Detectable):
                 message = f"{name}: a sample read at random decompresses {chunk}"
                 values: dict[str, Any] = {"field": name, "samples": one.chunk_rows}
                 notes.append(Finding("compressed-chunks", message, hint, values))
-        notes += parts_not_read("dataset", left_out, " without an axis of samples")
+        notes += parts_not_read("dataset", left, " without an axis of samples")
         notes += attributes_not_read(attributes_in(file if path.is_dir() else path))
         return notes + attribute_notes({name: one.attributes for name, one in used.items()})
 
@@ -264,9 +256,17 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
     return file, {n.removeprefix(f"{below}/"): one for n, one in every.items() if n.startswith(f"{below}/")}
 
 
-def _without_samples(datasets: Mapping[str, Described]) -> set[str]:
+def _selected(path: Path) -> tuple[Path, Path, dict[str, Described], list[str], set[str]]:
+    """Return a path without its selection, its file, what that holds, what is selected, and the rest of it.
+
+    That rest has no samples, and its names were not given.
+    """
+    path, chosen = split_selection(path)
+    file, datasets = _inspected(path)
+    taken = select_arrays(file, datasets, chosen)
     shapes = {name: one.shape for name, one in datasets.items() if one.shape is not None}
-    return without_samples(shapes, {name for name, one in datasets.items() if one.refused})
+    left = without_samples(shapes, {name for name, one in datasets.items() if one.refused})
+    return path, file, datasets, taken, left.intersection(taken) - set(chosen)
 
 
 def _described(path: Path, schema: Schema) -> tuple[Path, dict[str, Described]]:
