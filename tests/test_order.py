@@ -1,5 +1,6 @@
 import itertools
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -92,15 +93,6 @@ def test_ranks_that_drop_the_last_have_full_batches_of_different_rows(samples, o
     assert [sizes_of(own) for own in result] == [[order.batch_size] * count] * world_size
     rows = np.concatenate([rows_of(own, samples) for own in result])
     assert len(set(rows.tolist())) == len(rows)
-
-
-@pytest.mark.parametrize(
-    ("samples", "world_size", "batch_size", "advice"),
-    [(3, 2, 1, "use drop_last"), (11, 3, 1, "use drop_last"), (1, 2, 256, "use fewer ranks")],
-)
-def test_uneven_batches_are_refused_with_a_hint(samples, world_size, batch_size, advice):
-    with pytest.raises(InvalidSettings, check=error_kind("uneven-batches", hint=advice)):
-        Order(batch_size=batch_size, world_size=world_size).length(samples, 0)
 
 
 @settings(deadline=None)
@@ -228,24 +220,28 @@ def test_numbers_are_taken_within_their_limits_and_refused_beyond_by_name(name):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "seed", "block_bytes", "window_bytes"])
-def test_invalid_batch_settings_are_refused_by_name(name):
-    for value in (-1, LIMITS[name][1] + 1, "many"):
-        with pytest.raises(InvalidSettings, match=f"^{name}:"):
-            Batching(**{name: value})
-    Batching(**{name: LIMITS[name][1]})
+BATCHING = ("batch_size", "seed", "block_bytes", "window_bytes", "batch_tokens")
+REFUSED = [  # a call, and the error's kind and one of its fields
+    (lambda: Order(batch_size=1, world_size=2).length(3, 0), "uneven-batches", {"hint": "use drop_last"}),
+    (lambda: Order(batch_size=1, world_size=3).length(11, 0), "uneven-batches", {"hint": "use drop_last"}),
+    (lambda: Order(world_size=2).length(1, 0), "uneven-batches", {"hint": "use fewer ranks"}),
+    *((partial(Batching, one), "unknown-choice", {"found": repr(one)}) for one in ("shuffled", None, 3)),
+    *(
+        (partial(Order, rank=rank, world_size=size), "invalid-rank", {"found": rank})
+        for rank, size in ((2, 2), (-1, 2), (0, 0), (1, 1))
+    ),
+    *(
+        (partial(Batching, **{name: value}), "out-of-range", {"problem": name})
+        for name in BATCHING
+        for value in (-1, LIMITS[name][1] + 1)
+    ),
+]
 
 
-@pytest.mark.parametrize("order", ["shuffled", None, 3])
-def test_an_unknown_order_is_refused_by_name(order):
-    with pytest.raises(InvalidSettings, check=error_kind("unknown-choice", found=repr(order))):
-        Batching(order)
-
-
-@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
-def test_an_invalid_rank_is_refused(rank, world_size):
-    with pytest.raises(InvalidSettings, check=error_kind("invalid-rank", found=rank)):
-        Order(rank=rank, world_size=world_size)
+@pytest.mark.parametrize(("call", "refusal", "fields"), REFUSED)
+def test_invalid_settings_are_refused_by_name(call, refusal, fields):
+    with pytest.raises(InvalidSettings, check=error_kind(refusal, **fields)):
+        call()
 
 
 SAMPLES, BLOCK = 50_000, 100

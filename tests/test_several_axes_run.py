@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from kinds import refused_as
 from ragged_cases import PictureSource, collated, collated_run, collating, pictures_of
 
@@ -112,18 +111,6 @@ def test_changed_padding_and_shapes_fail_their_case(pictures, tmp_path, monkeypa
     monkeypatch.setattr(Collate, "__call__", collating(change))
     (error,) = collated_run(pictures, tmp_path, ("native",), (way,)).failures.values()
     assert wrong is None or error.kind == wrong
-
-
-def test_batches_have_values_offsets_and_extents(pictures):
-    schema, expected = pictures.schema, None
-    with pictures.opener("npy")() as reader:
-        expected = tensors_of(reader.batch(slice(0, 64)))
-    for loader in (*LOADERS[:4], *WITH_WORKERS):
-        batch = next(iobench.batches(pictures.root, format="npy", loader=loader, batch_size=64))
-        assert list(batch) == [field.name for field in schema.fields]
-        assert torch.equal(batch["image_extents"], expected["image_extents"])
-        assert torch.equal(batch["image"].values, expected["image"].values)
-        assert torch.equal(batch["image"].offsets, expected["image"].offsets)
 
 
 def test_hashes_depend_on_the_extents():

@@ -1,6 +1,7 @@
 """Fields whose samples differ in length: schema, format npy, checksums, generated lengths, command line."""
 
 import dataclasses
+import operator
 
 import numpy as np
 import pytest
@@ -48,13 +49,18 @@ def in_reverse(lengths):
     return pictures_of([*zip(lengths, lengths[::-1], strict=True)])
 
 
+def any_area(lengths):
+    """Return whether one of these samples has an element."""
+    return any(map(operator.mul, lengths, lengths[::-1]))
+
+
 MADE = pytest.mark.parametrize("made", [batch_of, in_reverse])
 
 
 @MADE
 @pytest.mark.parametrize("name", VARIANTS)
 @settings(deadline=None, max_examples=settings().max_examples // 5)
-@given(st.lists(st.sampled_from([0, 1, 2, 7, 300]), min_size=2, max_size=12).filter(any), st.data())
+@given(st.lists(st.sampled_from([0, 1, 2, 7, 300]), min_size=2, max_size=12).filter(any_area), st.data())
 @example([0, 1, 70_000, 0], None)
 def test_what_was_written_is_read(tmp_path_factory, name, made, lengths, data):
     path = tmp_path_factory.mktemp("ragged") / "a"
