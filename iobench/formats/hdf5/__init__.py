@@ -386,21 +386,6 @@ def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:
     dataset.id.read(h5py.h5s.create_simple(target.shape), selected, target)
 
 
-@dataclass(frozen=True)
-class Hdf5Chunks:
-    """A dataset's chunks in row order: byte offset, stored bytes and filter mask of each."""
-
-    rows: int  # per chunk; the last may hold fewer
-    offset: Index
-    stored: Index
-    mask: Index
-
-    @property
-    def first(self) -> Index:
-        """First row of each chunk."""
-        return np.arange(len(self.offset), dtype=np.int64) * self.rows
-
-
 def placed(dataset: h5py.Dataset | Member) -> Placement | None:
     """Return the location of samples that are stored as in memory; None if they are not."""
     if isinstance(dataset, Member):
@@ -419,10 +404,11 @@ def placed(dataset: h5py.Dataset | Member) -> Placement | None:
         return Strided((path,), int(offset), width)
     if dataset.id.get_create_plist().get_nfilters():
         return None
-    chunks = chunks_of(dataset)
-    if chunks is None or (chunks.stored != chunks.rows * width).any():
+    if (chunks := chunks_of(dataset)) is None:
         return None
-    return Chunked((path,), chunks.first, np.zeros_like(chunks.offset), chunks.offset, width)
+    first, at, stored, _ = chunks
+    whole = (stored == dataset.chunks[0] * width).all()
+    return Chunked((path,), first, np.zeros_like(at), at, width) if whole else None
 
 
 def _member_placed(member: Member) -> Placement | None:
@@ -476,13 +462,12 @@ def encoded(dataset: h5py.Dataset | Member, name: str) -> Blocks | None:
         return None
     if not filters or set(filters) - {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}:
         return None
-    chunks = chunks_of(dataset)
-    if chunks is None:
+    if (chunks := chunks_of(dataset)) is None:
         return None
-    path, width, item = Path(dataset.file.filename), sample_bytes(dataset), int(dataset.dtype.itemsize)
-    decode = ChunkDecoder(path, name, chunks.rows * width, item, filters, chunks.mask)
-    file = np.zeros_like(chunks.offset)
-    return Blocks((name,), (path,), chunks.first, file, chunks.offset, chunks.stored, decode)
+    first, offset, stored, mask = chunks
+    path, item = Path(dataset.file.filename), int(dataset.dtype.itemsize)
+    decode = ChunkDecoder(path, name, dataset.chunks[0] * sample_bytes(dataset), item, filters, mask)
+    return Blocks((name,), (path,), first, np.zeros_like(offset), offset, stored, decode)
 
 
 @dataclass(frozen=True)
@@ -543,8 +528,10 @@ def _stored_alike(dataset: h5py.Dataset) -> bool:
     return bool(dataset.id.get_type().get_size() == dataset.dtype.itemsize)
 
 
-def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
-    """Return the chunks of a dataset; None unless all are allocated and hold whole samples.
+def chunks_of(dataset: h5py.Dataset) -> tuple[Index, Index, Index, Index] | None:
+    """Return first row, byte offset, stored bytes and filter mask of each chunk in row order.
+
+    None unless all are allocated and hold whole samples; the last may hold fewer than the others.
 
     CorruptArtifact if the chunk index is damaged.
     """
@@ -564,7 +551,8 @@ def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
         dataset.id.chunk_iter(note)
     if (table[:, 0] < 0).any():  # never written: these rows have the fill value and no location
         return None
-    return Hdf5Chunks(chunk[0], *(np.ascontiguousarray(column) for column in table.T))
+    offset, stored, mask = (np.ascontiguousarray(column) for column in table.T)
+    return np.arange(count, dtype=np.int64) * chunk[0], offset, stored, mask
 
 
 def sample_bytes(dataset: h5py.Dataset) -> int:
