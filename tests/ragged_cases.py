@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from record_cases import delivered, run_once
 from iobench import formats
 from iobench.dataset.sources import Source, checked
 from iobench.formats import Field, Ragged, Schema, joined, offsets_of, with_extents
+from iobench.formats.ragged import element_mask
 from iobench.loading.collate import COLLATED, Collate
 
 TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
@@ -159,3 +161,20 @@ def collated(manifest, folder, loaders, ways, variant="npy"):
     """Return the records of such a run: none failed, and each sample came once."""
     out = folder / "records.jsonl"
     return delivered(manifest, (variant,), loaders, out, isolate=False, collate=ways, **ONCE)
+
+
+def not_zero(dense):
+    """Write into the first padding."""
+    values, varying = dense.values.clone(), dense.extents.shape[1]
+    inside = element_mask(dense.extents, values.shape[1 : 1 + varying])
+    if dense.starts is not None:
+        inside = torch.zeros(values.shape[:2], dtype=torch.bool)
+        for start, size in zip(dense.starts.tolist(), dense.lengths.tolist(), strict=True):
+            inside.view(-1)[start : start + size] = True
+    values[tuple((~inside).nonzero()[0].tolist())] = 1
+    return replace(dense, values=values)
+
+
+def of_list(change):
+    """Change the tensors of a list."""
+    return lambda one: replace(one, tensors=change(one.tensors))

@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kinds import refused_as
-from ragged_cases import collated, collated_run, collating, columns_of, volumes
+from ragged_cases import collated, collated_run, collating, columns_of, not_zero, of_list, volumes
 
 import iobench
 from iobench import RunOptions
@@ -22,7 +22,7 @@ from iobench.contrib.loaders.grain import PACKERS
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, Schema
 from iobench.formats.ragged import element_mask
-from iobench.loading.collate import Collate, Dense, SampleList, best_fit
+from iobench.loading.collate import Collate, Dense, best_fit
 from iobench.loading.user_errors import PortableError
 
 WAYS = ("list", "pad", "pad:multiple=16", "pad:to=96", "pack:best-fit=100", "pack:100")
@@ -300,19 +300,6 @@ def test_the_way_is_a_facet_where_samples_differ_in_length(ragged, tmp_path):
     assert len({case.key for case in cases}) == len(cases)
 
 
-def not_zero(dense):
-    """Write into the first padding."""
-    values = dense.values.clone()
-    index, inside = values.flatten(0, 1), torch.arange(values.shape[1]) < dense.lengths[:, None]
-    if dense.starts is not None:
-        ends = (dense.starts + dense.lengths).tolist()
-        inside = torch.zeros(len(index), dtype=torch.bool)
-        for start, end in zip(dense.starts.tolist(), ends, strict=True):
-            inside[start:end] = True
-    index[int((~inside.flatten()).nonzero()[0])] = 1
-    return replace(dense, values=values)
-
-
 def shorter(dense):
     """Move an element from one sample to another."""
     lengths = dense.lengths.clone()
@@ -328,17 +315,12 @@ def cut(dense):
     return replace(dense, lengths=lengths)
 
 
-def as_list(change):
-    """Change the tensors of a list."""
-    return lambda one: SampleList(change(one.tensors))
-
-
 @pytest.mark.parametrize(
     ("ways", "change"),
     [
         *((("pad:to=96", "pack:100", WHOLE), change) for change in (not_zero, shorter, cut)),
-        (("list",), as_list(lambda tensors: tensors[:-1])),
-        (("list",), as_list(lambda tensors: tensors[::-1])),
+        (("list",), of_list(lambda tensors: tensors[:-1])),
+        (("list",), of_list(lambda tensors: tensors[::-1])),
     ],
 )
 def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, change, ways):

@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kinds import refused_as
-from ragged_cases import PictureSource, collated, collated_run, collating, pictures_of
+from ragged_cases import PictureSource, collated, collated_run, collating, not_zero, of_list, pictures_of
 
 import iobench
 from iobench.base.errors import InvalidSettings
 from iobench.dataset.checksum import Checksum
 from iobench.formats import RaggedReader
-from iobench.formats.ragged import element_mask
-from iobench.loading.collate import Collate, SampleList
+from iobench.loading.collate import Collate
 from iobench.loading.tensors import tensors_of
 
 LOADERS = ("native", "dataloader", "dataloader:fetch=batch", "stream", "spdl", "torchdata", "grain")
@@ -73,14 +72,6 @@ def test_other_extents_fail_their_case(pictures, tmp_path, monkeypatch, change, 
     assert error.kind == ("wrong-row" if change is turned else "wrong-extents")
 
 
-def not_zero(dense):
-    """Write into the first padding."""
-    values = dense.values.clone()
-    mask = element_mask(dense.extents, values.shape[1:3])
-    values[tuple((~mask).nonzero()[0])] = 1
-    return replace(dense, values=values)
-
-
 def transposed(dense):
     """Exchange the axes of all images, and say so."""
     return replace(dense, values=dense.values.movedim(1, 2), lengths=dense.lengths.flip(1))
@@ -91,9 +82,9 @@ def untold(dense):
     return replace(dense, values=dense.values.movedim(1, 2))
 
 
-def of_list(change):
+def of_each(change):
     """Change each tensor of a list."""
-    return lambda one: SampleList(tuple(map(change, one.tensors)), 2)
+    return of_list(lambda tensors: tuple(map(change, tensors)))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +93,9 @@ def of_list(change):
         ("pad:to=24", not_zero, "wrong-padding"),
         ("pad:to=24", transposed, "wrong-extents"),
         ("pad:to=24", untold, None),
-        ("list", of_list(lambda one: one.movedim(0, 1)), None),
-        ("list", of_list(lambda one: one.flatten(0, 1)[None]), None),
-        ("list", of_list(lambda one: one.flip(0)), None),
+        ("list", of_each(lambda one: one.movedim(0, 1)), None),
+        ("list", of_each(lambda one: one.flatten(0, 1)[None]), None),
+        ("list", of_each(lambda one: one.flip(0)), None),
     ],
 )
 def test_changed_padding_and_shapes_fail_their_case(pictures, tmp_path, monkeypatch, way, change, wrong):

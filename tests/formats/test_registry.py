@@ -11,7 +11,7 @@ import pytest
 from kinds import has, refused_as
 
 from iobench import formats
-from iobench.base.errors import InvalidOption, IobenchError, MissingDependency, UnknownFormat
+from iobench.base.errors import IobenchError, MissingDependency, UnknownFormat
 from iobench.loading import loaders
 
 FOLDER = Path(formats.__file__).parent
@@ -34,40 +34,30 @@ def test_an_unknown_format_lists_the_known_ones(name):
 
 
 FORMAT, LOADER, OPTION = "unknown-format", "unknown-loader", "unknown-option"
+CHUNKS, ZIPPED = "did you mean chunk_bytes? it has chunk_bytes", "hdf5:chunk_bytes=0,compression=gzip"
 
 
 @pytest.mark.parametrize(
-    ("parse", "typed", "kind", "hint"),
+    ("parse", "typed", "kind", "field", "text"),
     [
-        (formats.get, "npy,hdf5", FORMAT, "--format"),  # several: the option is to be repeated
-        (formats.get, "HDF", FORMAT, "did you mean hdf5?"),
-        (formats.get, "numpy", FORMAT, "did you mean npy?"),
-        (formats.get, "parqet", FORMAT, "did you mean parquet?"),
-        (formats.get, "JPEG", FORMAT, "did you mean images?"),
-        (formats.get, "wds", FORMAT, "did you mean webdataset?"),
-        (loaders.parse, "pytorch", LOADER, "did you mean dataloader?"),
-        (loaders.parse, "mds", LOADER, "did you mean mosaic?"),
-        (formats.parse, "hdf5:chunk_byte=4096", OPTION, "did you mean chunk_bytes? it has chunk_bytes"),
-        (formats.parse, "hdf5:Chunk_Bytes=4096", OPTION, "did you mean chunk_bytes? it has chunk_bytes"),
+        (formats.get, "npy,hdf5", FORMAT, "hint", "--format"),  # several: the option is to be repeated
+        (formats.get, "HDF", FORMAT, "hint", "did you mean hdf5?"),
+        (formats.get, "numpy", FORMAT, "hint", "did you mean npy?"),
+        (formats.get, "parqet", FORMAT, "hint", "did you mean parquet?"),
+        (formats.get, "JPEG", FORMAT, "hint", "did you mean images?"),
+        (formats.get, "wds", FORMAT, "hint", "did you mean webdataset?"),
+        (loaders.parse, "pytorch", LOADER, "hint", "did you mean dataloader?"),
+        (loaders.parse, "mds", LOADER, "hint", "did you mean mosaic?"),
+        (formats.parse, "hdf5:chunk_byte=4096", OPTION, "hint", CHUNKS),
+        (formats.parse, "hdf5:Chunk_Bytes=4096", OPTION, "hint", CHUNKS),
+        (formats.parse, "npy:level=3", OPTION, "problem", "'level'"),
+        (formats.parse, "hdf5:compression=zip", "invalid-value", "expected", "none, lzf, gzip"),
+        (formats.parse, ZIPPED, "conflicting-options", "found", "chunk_bytes=0"),
     ],
 )
-def test_a_similar_or_usual_word_is_suggested(parse, typed, kind, hint):
-    with refused_as(kind, IobenchError, hint=has(hint)):
+def test_an_error_suggests_a_similar_or_usual_word_or_names_the_valid_ones(parse, typed, kind, field, text):
+    with refused_as(kind, IobenchError, **{field: has(text)}):
         parse(typed)
-
-
-@pytest.mark.parametrize(
-    ("variant", "name", "field", "values"),
-    [
-        ("npy:level=3", "unknown-option", "problem", "'level'"),
-        ("hdf5:compression=zip", "invalid-value", "expected", "none, lzf, gzip"),
-        ("hdf5:chunk_bytes=0,compression=gzip", "conflicting-options", "found", "chunk_bytes=0"),
-    ],
-)
-def test_an_invalid_option_names_the_valid_ones(variant, name, field, values):
-    with refused_as(name, InvalidOption) as error:
-        formats.parse(variant)
-    assert values in getattr(error.value, field)
 
 
 def test_a_missing_library_gives_the_pip_command(monkeypatch):
