@@ -158,6 +158,19 @@ def test_a_page_that_is_its_own_child_is_corrupt_and_ends(artifact, data):
         check(artifact, data)
 
 
+@pytest.mark.parametrize("used", ["by another value", "by the tree"])
+@pytest.mark.parametrize("artifact", STORED[2:3], indirect=True)
+def test_a_page_that_is_used_twice_is_corrupt(artifact, data, used):
+    number = live_pages(data)[1]
+    pages = np.memmap(data, np.uint8, "r+").reshape(-1, PAGE)
+    first, second = (place + 16 for place in nodes(pages[number])[:2])  # after header and key
+    other = pages[number][first : first + 8].copy() if used == "by another value" else pages[number][:8]
+    pages[number][second : second + 8] = other
+    pages.base.flush()
+    with pytest.raises(CorruptArtifact):
+        check(artifact, data)
+
+
 def test_a_read_error_of_the_disk_is_an_os_error(artifact, data, monkeypatch):
     monkeypatch.setattr(os, "preadv", mock.Mock(side_effect=OSError(errno.EIO, "of the disk")))
     with pytest.raises(OSError, match="of the disk"):
