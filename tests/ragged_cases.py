@@ -1,15 +1,24 @@
 """Samples that differ in length, as a batch and as a source, for all tests of ragged fields."""
 
 import itertools
+import math
+from dataclasses import replace
 
 import numpy as np
+import torch
+from conftest import installed_formats
+from record_cases import delivered, run_once
 
+from iobench import formats
 from iobench.dataset.sources import Source, checked
 from iobench.formats import Field, Ragged, Schema, joined, offsets_of, with_extents
+from iobench.formats.ragged import element_mask
 from iobench.loading.collate import COLLATED, Collate
 
 TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
 AUDIO = Field("audio", (-1, 2), "float32")
+NARROW = {"audio"}  # which holds only certain ragged fields
+HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name not in NARROW]
 
 
 def batch_of(lengths, seed=0):
@@ -117,3 +126,55 @@ def collating(change):
         return {name: change(one) if isinstance(one, COLLATED) else one for name, one in fields}
 
     return collated
+
+
+def volumes(dtype, extents, inner=()):
+    """Return a schema and a batch of tensors of a field `x` of these extents along its first axes.
+
+    No element is zero, so that padding differs from all.
+    """
+    extents = np.array(extents, np.int32)
+    lengths = extents.prod(1, dtype=np.int64)
+    values = np.arange(lengths.sum() * math.prod(inner)).reshape(-1, *inner) % 100 + 1
+    x = Ragged(torch.from_numpy(values.astype(dtype)), torch.from_numpy(offsets_of(lengths)))
+    fields = with_extents([Field("x", (*[-1] * extents.shape[1], *inner), dtype)])
+    schema = Schema(len(extents), fields, totals={"x": int(lengths.sum())})
+    return schema, {"x": x, **{name: torch.from_numpy(extents) for name in schema.extents.values()}}
+
+
+def columns_of(batch):
+    """Return the tensors of each sample of a batch, as a Dataset returns them."""
+    return {name: [*one.split()] if isinstance(one, Ragged) else [*one] for name, one in batch.items()}
+
+
+ONCE = {"order": ("sequential",), "batch_size": (64,)}
+
+
+def collated_run(manifest, folder, loaders, ways, **options):
+    """Run each case once with batches made in these ways."""
+    return run_once(
+        manifest, ("npy",), loaders, folder / "records.jsonl", **{**ONCE, "collate": ways, **options}
+    )
+
+
+def collated(manifest, folder, loaders, ways, variant="npy"):
+    """Return the records of such a run: none failed, and each sample came once."""
+    out = folder / "records.jsonl"
+    return delivered(manifest, (variant,), loaders, out, isolate=False, collate=ways, **ONCE)
+
+
+def not_zero(dense):
+    """Write into the first padding."""
+    values, varying = dense.values.clone(), dense.extents.shape[1]
+    inside = element_mask(dense.extents, values.shape[1 : 1 + varying])
+    if dense.starts is not None:
+        inside = torch.zeros(values.shape[:2], dtype=torch.bool)
+        for start, size in zip(dense.starts.tolist(), dense.lengths.tolist(), strict=True):
+            inside.view(-1)[start : start + size] = True
+    values[tuple((~inside).nonzero()[0].tolist())] = 1
+    return replace(dense, values=values)
+
+
+def of_list(change):
+    """Change the tensors of a list."""
+    return lambda one: replace(one, tensors=change(one.tensors))

@@ -9,7 +9,7 @@ from kinds import kind, refused_as
 import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
-from iobench.formats.lmdb import pages as _lmdb_meta
+from iobench.formats.lmdb.pages import read_meta
 
 
 def page_kind(page):
@@ -33,7 +33,7 @@ def offset(page):
 def damaged(own_images, request):
     """The dataset with one damaged page in its tree."""
     (file,) = own_images.files_of("lmdb")
-    stat, meta = file.stat(), _lmdb_meta.read_meta(file)
+    stat, meta = file.stat(), read_meta(file)
     pages = np.memmap(file, np.uint8, "r+").reshape(-1, meta.page_bytes)
     root = pages[meta.root].view("<u2")
     request.param(pages[root[root[9] // 2]])  # the second child
@@ -43,34 +43,28 @@ def damaged(own_images, request):
     return own_images
 
 
-def test_verify_reports_it(damaged):
+def test_verify_run_and_stream_loader_report_it_and_measure_the_others(damaged, inside, tmp_path):
+    file = damaged.path_of("lmdb") / "data.mdb"
     damage = iobench.verify(damaged, ["lmdb", "npy"])
     assert damage["npy"] is None
-    assert kind("damaged-page", path=damaged.path_of("lmdb") / "data.mdb")(damage["lmdb"])
+    assert kind("damaged-page", path=file)(damage["lmdb"])
     assert "\n" not in str(damage["lmdb"])
-
-
-def test_run_reports_it_and_measures_the_others(damaged, inside, tmp_path):
     where = ("--data-dir", damaged.root.parent, "--name", damaged.name, "--out", tmp_path / "r.jsonl")
     asked = ("--format", "lmdb", "--format", "npy", "--loader", "native", "--device", "cpu", "--rounds", 1)
     done = inside("run", *where, *asked, "--no-limits")
     assert done.returncode == 1
-    assert f"{damaged.path_of('lmdb')}/data.mdb: " in done.stderr
+    assert f"{file}: " in done.stderr
     assert "Traceback" not in done.stderr
     rounds = (tmp_path / "r.jsonl").read_text().splitlines()
-    assert all('"npy"' in line for line in rounds)
     assert rounds
-
-
-def test_stream_loader_reports_it(damaged):
-    path = damaged.path_of("lmdb") / "data.mdb"
-    with refused_as("damaged-page", path=path):
+    assert all('"npy"' in line for line in rounds)
+    with refused_as("damaged-page", path=file):
         iobench.StreamLoader(damaged.root, format="lmdb")
 
 
 def test_more_keys_than_the_file_has_room_for_are_refused(own_images):
     (file,) = own_images.files_of("lmdb")
-    page_bytes = _lmdb_meta.read_meta(file).page_bytes
+    page_bytes = read_meta(file).page_bytes
     with open(file, "r+b") as opened:
         for page in range(2):  # of meta data; the number of keys is the main tree's fifth
             opened.seek(page * page_bytes + 120)

@@ -21,9 +21,8 @@ SAMPLES, BATCH, PARTS, ROUNDS = 40_000, 4, 2, 5
 def part(images, tmp_path_factory):
     """A record of a round that is a part of an epoch."""
     path = tmp_path_factory.mktemp("coverage") / "r.jsonl"
-    options = RunOptions(
-        ("npy",), ("native",), batch_size=(2,), rounds="1", limits=False, max_batches=10, device=("cpu",)
-    )
+    chosen = {"batch_size": (2,), "max_batches": 10, "device": ("cpu",)}
+    options = RunOptions(("npy",), ("native",), rounds="1", limits=False, **chosen)
     iobench.run(images, options, out=path)
     return record_file.read(path)[0][0]
 

@@ -34,155 +34,67 @@ FORMATS = {
 
 
 KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")  # one for each way of reading
-TOKENS, WINDOWS = ("megatron", "tokens"), Schema(SAMPLES, (Field("tokens", (17,), "uint16"),))
 OTHERS = tuple(name for name in formats.names() if name not in KINDS)
+PLAIN = ("npy", "lmdb")  # a memory-mapped format and another one, for all formats with rows
+PERSISTENT = "dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes"
+CONTRACTS = {  # a test class for each: the loader, and the formats if these stand for all that it reads
+    "TestDataLoader": ("dataloader", KINDS),
+    "TestDataLoaderOfBatches": (PERSISTENT, KINDS[:2]),
+    "TestDataLoaderOfBatchesOfOtherFormats": (PERSISTENT, KINDS[2:]),
+    "TestNative": ("native", KINDS),
+    "TestNativeOverOtherFormats": ("native", OTHERS),
+    "TestStream": ("stream", KINDS),
+    "TestStreamOverOtherFormats": ("stream", OTHERS),
+    "TestSpdl": ("spdl", PLAIN),
+    "TestSpdlPersistent": ("spdl:threads=2,sink=1,keep_pipeline=yes", ("npy",)),
+    "TestTorchData": ("torchdata", PLAIN),
+    "TestTorchDataOfBatches": ("torchdata:fetch=batch,num_workers=2", ("npy",)),
+    "TestTorchDataStateful": ("torchdata:api=stateful,num_workers=1", ("npy",)),
+    "TestGrain": ("grain", PLAIN),
+    "TestHuggingFace": ("huggingface", None),
+    "TestHuggingFaceBatches": ("huggingface:fetch=batch", None),
+    "TestHuggingFaceTables": ("huggingface:via=arrow,fetch=batch", None),
+    "TestHuggingFaceStreaming": ("huggingface:streaming=yes,shuffle_buffer=10", None),
+    "TestHuggingFaceStreamingTables": ("huggingface:streaming=yes,via=arrow", ("arrow",)),
+    "TestWebDataset": ("webdataset:shuffle_buffer=10", None),
+    "TestMosaic": ("mosaic", None),
+    "TestFfcv": ("ffcv", None),
+    "TestTensorStore": ("tensorstore", None),
+    "TestTensorStorePrefetch": (f"tensorstore:prefetch=2,cache_bytes={1 << 20}", None),
+    "TestLitData": ("litdata", None),
+    "TestLance": ("lance", None),
+    "TestTfData": ("tfdata:shuffle_buffer=10", None),
+    "TestDali": ("dali", PLAIN),
+}
+WINDOWS = Schema(SAMPLES, (Field("tokens", (17,), "uint16"),))
 
 
-class TestDataLoader(LoaderContract):
-    formats = KINDS
-    loader = loaders.parse("dataloader")
+def contract(word, some, samples=SCHEMA):
+    """Return the contract's tests for a loader, which is made whether its library is there or not."""
+    loader = read_word(loaders.class_of(word.partition(":")[0]), word)
+    return type("Contract", (LoaderContract,), {"loader": loader, "formats": some, "samples": samples})
 
 
-class TestDataLoaderOfBatches(LoaderContract):
-    formats = KINDS[:2]
-    loader = loaders.parse("dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes")
-
-
-class TestDataLoaderOfBatchesOfOtherFormats(TestDataLoaderOfBatches):
-    formats = KINDS[2:]
-
-
-class TestNative(LoaderContract):
-    formats = KINDS
-    loader = loaders.parse("native")
-
-
-class TestStream(LoaderContract):
-    formats = KINDS
-    loader = loaders.parse("stream")
-
-
-class TestDataLoaderOfTokens(TestDataLoader):
-    formats, samples = TOKENS, WINDOWS
-
-
-class TestNativeOfTokens(TestNative):
-    formats, samples = TOKENS, WINDOWS
-
-
-class TestStreamOfTokens(TestStream):
-    formats, samples = TOKENS, WINDOWS
-
-
-class TestNativeOverOtherFormats(TestNative):
-    formats = OTHERS
-
-
-class TestStreamOverOtherFormats(TestStream):
-    formats = OTHERS
+for name, case in CONTRACTS.items():
+    globals()[name] = contract(*case)
+for name in ("dataloader", "native", "stream"):
+    globals()[f"Test{name.title()}OfTokens"] = contract(name, ("megatron", "tokens"), WINDOWS)
 
 
 def test_every_loader_has_a_contract_test():
-    tested = {cls.loader.name for cls in LoaderContract.__subclasses__() if cls.__module__ == __name__}
+    tested = {word.partition(":")[0] for word, _ in CONTRACTS.values()}
     elsewhere = {"gds", "ray", "ray_data", "fsspec", "s3torchconnector"}  # these have modules of their own
     assert tested | elsewhere == set(loaders.names())
 
 
 @pytest.mark.parametrize("name", loaders.names())
-def test_the_default_variant_is_the_name(name):
-    assert loaders.class_of(name)().variant == name
-
-
-@pytest.mark.parametrize("name", loaders.names())
-def test_recommended_options_exist_and_are_not_the_defaults(name):
-    cls = loaders.class_of(name)
+def test_names_recommended_options_and_extras_are_valid(name):
+    cls, project = loaders.class_of(name), Path(__file__).parent.parent / "pyproject.toml"
+    assert cls().variant == name
     word = cls.recommended_variant()
     assert (word is None) == (not cls.recommended_options)
-    if word is not None:
-        assert read_word(cls, word) != cls()
-
-
-PLAIN = ("npy", "lmdb")  # a memory-mapped format and another one, for all formats with rows
-
-
-class TestSpdl(LoaderContract):
-    loader, formats = loaders.class_of("spdl")(), PLAIN
-
-
-class TestSpdlPersistent(LoaderContract):
-    loader, formats = loaders.class_of("spdl")(threads=2, sink=1, keep_pipeline=True), ("npy",)
-
-
-class TestTorchData(LoaderContract):
-    loader, formats = loaders.class_of("torchdata")(), PLAIN
-
-
-class TestTorchDataOfBatches(LoaderContract):
-    loader, formats = loaders.class_of("torchdata")(fetch="batch", num_workers=2), ("npy",)
-
-
-class TestTorchDataStateful(LoaderContract):
-    loader, formats = loaders.class_of("torchdata")(api="stateful", num_workers=1), ("npy",)
-
-
-class TestGrain(LoaderContract):
-    loader, formats = loaders.class_of("grain")(), PLAIN
-
-
-class TestHuggingFace(LoaderContract):
-    loader = loaders.class_of("huggingface")()
-
-
-class TestHuggingFaceBatches(LoaderContract):
-    loader = loaders.class_of("huggingface")(fetch="batch")
-
-
-class TestHuggingFaceTables(LoaderContract):
-    loader = loaders.class_of("huggingface")(via="arrow", fetch="batch")
-
-
-class TestHuggingFaceStreaming(LoaderContract):
-    loader = loaders.class_of("huggingface")(streaming=True, shuffle_buffer=10)
-
-
-class TestHuggingFaceStreamingTables(LoaderContract):
-    loader, formats = loaders.class_of("huggingface")(streaming=True, via="arrow"), ("arrow",)
-
-
-class TestWebDataset(LoaderContract):
-    loader = loaders.class_of("webdataset")(shuffle_buffer=10)
-
-
-class TestMosaic(LoaderContract):
-    loader = loaders.class_of("mosaic")()
-
-
-class TestFfcv(LoaderContract):
-    loader = loaders.class_of("ffcv")()
-
-
-class TestTensorStore(LoaderContract):
-    loader = loaders.class_of("tensorstore")()
-
-
-class TestTensorStorePrefetch(LoaderContract):
-    loader = loaders.class_of("tensorstore")(prefetch=2, cache_bytes=1 << 20)
-
-
-class TestLitData(LoaderContract):
-    loader = loaders.class_of("litdata")()
-
-
-class TestLance(LoaderContract):
-    loader = loaders.class_of("lance")()
-
-
-class TestTfData(LoaderContract):
-    loader = loaders.class_of("tfdata")(shuffle_buffer=10)
-
-
-class TestDali(LoaderContract):
-    loader, formats = loaders.class_of("dali")(), PLAIN
+    assert word is None or read_word(cls, word) != cls()
+    assert not cls.modules or f"\n{name} = [" in project.read_text()
 
 
 # Starting worker processes takes seconds: two epochs of each, one of them abandoned.
@@ -201,9 +113,8 @@ WORKERS = [
 
 def usable(word):
     """Return the loader, or skip the test with the reason why it cannot be used here."""
-    if (
-        reason := {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
-    ) != "yes":
+    reasons = {one["name"]: one["usable"] for one in loaders.describe()}
+    if (reason := reasons[word.partition(":")[0]]) != "yes":
         pytest.skip(reason)
     return loaders.parse(word)
 
@@ -272,22 +183,14 @@ def test_a_pickled_member_is_not_unpickled(tmp_path):
         for key in range(5):
             array = io.BytesIO()
             np.save(array, np.full(3, key, np.float32))
-            for suffix, content in (
-                ("x.npy", array.getvalue()),
-                ("y.pyd", pickle.dumps(Bomb(tmp_path / "b"))),
-            ):
+            bomb = pickle.dumps(Bomb(tmp_path / "b"))
+            for suffix, content in (("x.npy", array.getvalue()), ("y.pyd", bomb)):
                 info = tarfile.TarInfo(f"{key}.{suffix}")
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
-    schema = formats.Schema(5, (formats.Field("x", (3,), "float32"),))
+    schema = Schema(5, (Field("x", (3,), "float32"),))
     job = Job(Opener(formats.get("webdataset"), tmp_path / "a.tar", schema), Order("sequential", 2))
     with closing(usable("webdataset").on("cpu").open(job)) as epochs:
         rows = np.concatenate([batch["x"].numpy() for batch in epochs.epoch(0)])
     np.testing.assert_array_equal(rows, np.arange(5, dtype=np.float32)[:, None].repeat(3, 1))
     assert not (tmp_path / "b").exists()
-
-
-@pytest.mark.parametrize("name", loaders.names())
-def test_the_extra_of_a_loader_exists(name):
-    cls, project = loaders.class_of(name), Path(__file__).parent.parent / "pyproject.toml"
-    assert not cls.modules or f"\n{name} = [" in project.read_text()

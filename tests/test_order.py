@@ -1,4 +1,6 @@
+import itertools
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -40,14 +42,10 @@ def ranks(order, world_size):
 
 @settings(deadline=None)
 @given(**EPOCHS)
-def test_each_row_comes_exactly_once(samples, order, epoch):
-    assert sorted(rows_of(order.batches(samples, epoch), samples)) == list(range(samples))
-
-
-@settings(deadline=None)
-@given(**EPOCHS)
-def test_only_the_last_batch_is_smaller(samples, order, epoch):
-    sizes = sizes_of(order.batches(samples, epoch))
+def test_each_row_comes_exactly_once_and_only_the_last_batch_is_smaller(samples, order, epoch):
+    batches = order.batches(samples, epoch)
+    assert sorted(rows_of(batches, samples)) == list(range(samples))
+    sizes = sizes_of(batches)
     assert set(sizes[:-1]) <= {order.batch_size}
     assert 1 <= sizes[-1] <= order.batch_size
 
@@ -97,15 +95,6 @@ def test_ranks_that_drop_the_last_have_full_batches_of_different_rows(samples, o
     assert len(set(rows.tolist())) == len(rows)
 
 
-@pytest.mark.parametrize(
-    ("samples", "world_size", "batch_size", "advice"),
-    [(3, 2, 1, "use drop_last"), (11, 3, 1, "use drop_last"), (1, 2, 256, "use fewer ranks")],
-)
-def test_uneven_batches_are_refused_with_a_hint(samples, world_size, batch_size, advice):
-    with pytest.raises(InvalidSettings, check=error_kind("uneven-batches", hint=advice)):
-        Order(batch_size=batch_size, world_size=world_size).length(samples, 0)
-
-
 @settings(deadline=None)
 @given(**EPOCHS, start=st.integers(0, 40), step=st.integers(1, 3))
 def test_batches_are_the_same_wherever_the_reading_begins(samples, order, epoch, start, step):
@@ -140,16 +129,13 @@ def test_the_parts_of_rounds_lie_all_over_the_dataset(kind):
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
-@settings(deadline=None)
-@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 9))
-def test_shuffled_rows_are_the_same_for_a_seed_and_differ_by_epoch(kind, seed, epoch):
-    def rows(*which):
-        order = Order(kind, 7, which[0], block_rows=3, window_batches=4)
-        return rows_of(order.batches(100, which[1]), 100).tolist()
+def test_shuffled_rows_differ_by_seed_and_epoch(kind):
+    def rows(seed, epoch):
+        order = Order(kind, 7, seed, block_rows=3, window_batches=4)
+        return rows_of(order.batches(100, epoch), 100).tolist()
 
-    assert rows(seed, epoch) == rows(seed, epoch)
-    assert rows(seed, epoch) != rows(seed, epoch + 1)
-    assert rows(seed, epoch) != rows(seed + 1, epoch)
+    drawn = [rows(seed, epoch) for seed in (0, 1, 2**40) for epoch in (0, 1, 9)]
+    assert all(one != other for one, other in itertools.combinations(drawn, 2))
 
 
 def test_sequential_rows_are_slices_and_others_int64():
@@ -203,16 +189,12 @@ def test_blocks_and_windows_hold_at_least_one(batch_size, block_bytes, window_by
 @pytest.mark.parametrize(
     ("name", "flag"), [("block_bytes", "--block-size"), ("window_bytes", "--window-size")]
 )
-def test_empty_blocks_and_windows_are_refused(name, flag):
+def test_empty_blocks_and_windows_and_those_of_other_orders_are_refused(name, flag):
     with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem=flag, found=0)):
         RunOptions(**{name: (0,)}, order=("block",))
-
-
-@pytest.mark.parametrize("order", ["sequential", "random"])
-@pytest.mark.parametrize("name", ["block_bytes", "window_bytes"])
-def test_block_options_are_refused_for_other_orders(name, order):
-    with pytest.raises(InvalidSettings, check=error_kind("conflicting-options", found=order)):
-        RunOptions(**{name: (4096,)}, order=(order,))
+    for order in ("sequential", "random"):
+        with pytest.raises(InvalidSettings, check=error_kind("conflicting-options", found=order)):
+            RunOptions(**{name: (4096,)}, order=(order,))
 
 
 def test_settings_become_an_order_of_rows():
@@ -238,44 +220,45 @@ def test_numbers_are_taken_within_their_limits_and_refused_beyond_by_name(name):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "seed", "block_bytes", "window_bytes"])
-def test_invalid_batch_settings_are_refused_by_name(name):
-    for value in (-1, LIMITS[name][1] + 1, "many"):
-        with pytest.raises(InvalidSettings, match=f"^{name}:"):
-            Batching(**{name: value})
-    Batching(**{name: LIMITS[name][1]})
+BATCHING = ("batch_size", "seed", "block_bytes", "window_bytes", "batch_tokens")
+REFUSED = [  # a call, and the error's kind and one of its fields
+    (lambda: Order(batch_size=1, world_size=2).length(3, 0), "uneven-batches", {"hint": "use drop_last"}),
+    (lambda: Order(batch_size=1, world_size=3).length(11, 0), "uneven-batches", {"hint": "use drop_last"}),
+    (lambda: Order(world_size=2).length(1, 0), "uneven-batches", {"hint": "use fewer ranks"}),
+    *((partial(Batching, one), "unknown-choice", {"found": repr(one)}) for one in ("shuffled", None, 3)),
+    *(
+        (partial(Order, rank=rank, world_size=size), "invalid-rank", {"found": rank})
+        for rank, size in ((2, 2), (-1, 2), (0, 0), (1, 1))
+    ),
+    *(
+        (partial(Batching, **{name: value}), "out-of-range", {"problem": name})
+        for name in BATCHING
+        for value in (-1, LIMITS[name][1] + 1)
+    ),
+]
 
 
-@pytest.mark.parametrize("order", ["shuffled", None, 3])
-def test_an_unknown_order_is_refused_by_name(order):
-    with pytest.raises(InvalidSettings, check=error_kind("unknown-choice", found=repr(order))):
-        Batching(order)
-
-
-@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
-def test_an_invalid_rank_is_refused(rank, world_size):
-    with pytest.raises(InvalidSettings, check=error_kind("invalid-rank", found=rank)):
-        Order(rank=rank, world_size=world_size)
+@pytest.mark.parametrize(("call", "refusal", "fields"), REFUSED)
+def test_invalid_settings_are_refused_by_name(call, refusal, fields):
+    with pytest.raises(InvalidSettings, check=error_kind(refusal, **fields)):
+        call()
 
 
 SAMPLES, BLOCK = 50_000, 100
 
 
-def shuffled(kind, window_batches=1, **options):
-    order = Order(kind, 250, block_rows=BLOCK, window_batches=window_batches, **options)
+def shuffled(kind, window_batches=1):
+    order = Order(kind, 250, block_rows=BLOCK, window_batches=window_batches)
     return shuffle_quality(order.batches(SAMPLES, 1), BLOCK, SAMPLES)
 
 
-def test_samples_in_order_are_not_shuffled_and_a_permutation_is():
-    assert 0 < shuffled("sequential") < 0.02
-    assert shuffled("random") == pytest.approx(1, abs=0.02)
-
-
 def test_blocks_are_the_more_shuffled_the_larger_their_window_is():
-    result = [shuffled("block", window) for window in (1, 2, 5, 20, 200)]
+    result = [shuffled("sequential"), *(shuffled("block", window) for window in (1, 2, 5, 20, 200))]
     assert result == sorted(result)
-    assert shuffled("sequential") <= result[0] < result[-2] < 0.9
-    assert result[-1] == pytest.approx(1, abs=0.02)  # the window is all there is
+    assert 0 < result[0] < 0.02
+    assert result[-2] < 0.9
+    for whole in (result[-1], shuffled("random")):  # the window is all there is
+        assert whole == pytest.approx(1, abs=0.02)
 
 
 @settings(deadline=None)
@@ -283,10 +266,7 @@ def test_blocks_are_the_more_shuffled_the_larger_their_window_is():
 def test_a_single_batch_is_as_shuffled_as_can_be(samples, order):
     batches = replace(order, batch_size=300).batches(samples, 0)
     assert shuffle_quality(batches, order.block_rows, samples) == pytest.approx(1)
-
-
-def test_no_batches_count_as_shuffled():
-    assert shuffle_quality([], 10, 100) == 1
+    assert shuffle_quality([], order.block_rows, samples) == 1
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])

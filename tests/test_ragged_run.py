@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from conftest import damage
 from kinds import kind
 from record_cases import came_once, run_once
 
@@ -121,23 +122,27 @@ def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, loader, c
     assert kind(wrong)(error)
 
 
-def test_a_changed_sample_fails_its_case(ragged, tmp_path, monkeypatch):
-    original = RaggedReader.sample
-
-    def sample(self, row, convert):
-        whole = original(self, row, convert)
-        return {**whole, "tokens": whole["tokens"][:-1]} if row == 100 else whole
-
-    monkeypatch.setattr(RaggedReader, "sample", sample)
-    (error,) = run(ragged, tmp_path, "dataloader").failures.values()
-    assert kind("wrong-row")(error)
+def without_last(self, row, convert, original=RaggedReader.sample):
+    """Return a sample, the hundredth without its last element."""
+    whole = original(self, row, convert)
+    return {**whole, "tokens": whole["tokens"][:-1]} if row == 100 else whole
 
 
-def test_swapped_samples_are_seen_as_another_order(ragged, tmp_path, monkeypatch):
-    original = RaggedReader.batch
-    monkeypatch.setattr(RaggedReader, "batch", lambda self, rows: original(self, np.asarray(rows)[::-1]))
-    (error,) = run(ragged, tmp_path, "native", order=("random",)).failures.values()
-    assert kind("wrong-order")(error)
+def in_reverse(self, rows, original=RaggedReader.batch):
+    """Return a batch of the rows in reverse."""
+    return original(self, np.asarray(rows)[::-1])
+
+
+@pytest.mark.parametrize(
+    ("method", "changed", "loader", "wrong"),
+    [("sample", without_last, "dataloader", "wrong-row"), ("batch", in_reverse, "native", "wrong-order")],
+)
+def test_a_changed_sample_or_order_fails_its_case(
+    ragged, tmp_path, monkeypatch, method, changed, loader, wrong
+):
+    monkeypatch.setattr(RaggedReader, method, changed)
+    (error,) = run(ragged, tmp_path, loader, order=("random",)).failures.values()
+    assert kind(wrong)(error)
 
 
 def test_other_loaders_and_models_refuse_them(ragged, tmp_path, monkeypatch):
@@ -167,21 +172,28 @@ def test_the_step_s_headroom_holds_them(ragged, tmp_path):
     assert record.headroom_samples_per_s > 0
 
 
-def test_prepare_run_and_report_on_the_command_line(tmp_path, inside):
-    def command(*words):
+@pytest.mark.parametrize(
+    ("field", "shown"), [("tokens=uint16[*]", "tokens uint16 *"), ("image=uint8[*,*,3]", "image uint8 *x*x3")]
+)
+def test_prepare_run_report_and_verify_on_the_command_line(tmp_path, inside, field, shown):
+    def command(*words, code=0):
         done = inside(*words, "--data-dir", tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
 
-    fields = ("--fields", "tokens=uint16[*],label=int64", "--lengths", "lognormal:50,1")
-    command("prepare", *fields, "--size", "1e4")
+    fields = ("--fields", f"{field},label=int64", "--lengths", "uniform:0,40")
+    assert f"{shown}, label int64" in command("prepare", *fields, "--size", "1e5")
     out, page = tmp_path / "records.jsonl", tmp_path / "report.html"
-    words = ("native", "dataloader", "dataloader:fetch=batch")
+    words = ("native", "dataloader", "dataloader:fetch=batch", "dataloader:num_workers=2", "stream")
     loaders = [part for word in words for part in ("--loader", word)]
-    measured = ("--format", "npy", "--format", "lmdb", *loaders, "--device", "cpu", "--rounds", "2")
-    assert "dataloader" in command("run", *measured, "--out", out).stdout
+    measured = ("--format", "npy", "--format", "lmdb", *loaders, "--collate", "jagged,list,pad:multiple=8")
+    run = ("run", *measured, "--device", "cpu", "--rounds", "1", "--batch-size", "16", "--out", out)
+    assert "dataloader" in command(*run)
     records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(records) == 12
+    assert len(records) == 2 * 3 * len(words)
     assert all(0 < record["content_check"]["fill"] < 1 for record in records)
     command("report", out, "--out", page)
     assert "fetch batch" in page.read_text()
+    assert "npy: intact" in command("verify")
+    damage(*tmp_path.glob(f"*/npy-*/{field.partition('=')[0]}.npy"))
+    assert "other content" in command("verify", code=1)

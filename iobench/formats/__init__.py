@@ -82,7 +82,6 @@ from iobench.formats.schema import (
     with_extents,
 )
 
-# `Format` is abstract, and mypy expects a type[T] to be callable.
 USUAL_WORDS = {
     "arrow": "feather ipc",
     "audio": "wav flac mp3",
@@ -97,6 +96,7 @@ USUAL_WORDS = {
     "tokens": "bin nanogpt",
     "webdataset": "wds tar",
 }
+# `Format` is abstract, and mypy expects a type[T] to be callable.
 FORMATS: Registry[Format] = Registry(Format, "iobench.formats", UnknownFormat, USUAL_WORDS)  # type: ignore[type-abstract]
 
 names = FORMATS.names

@@ -113,14 +113,20 @@ def read_plain_header(start: bytes, what: str, path: Path) -> NpyHeader:
     """
     with expecting(path, f"{what} as a .npy file", ValueError):
         header = read_header(io.BytesIO(start))
-    if header.fortran and len(header.shape) > 1:
-        raise CorruptArtifact(f"{what} is in Fortran order", "fortran-order", path, hint=FORTRAN_HINT)
-    if header.dtype.hasobject or not header.dtype.isnative:
-        problem, hint = f"{what} has dtype {header.dtype.str}", "save it as a little-endian number type"
-        raise CorruptArtifact(
-            problem, "unsupported-dtype" if header.dtype.hasobject else "byte-order", path, hint=hint
-        )
+    if header.dtype.hasobject:
+        problem, hint = f"{what} has dtype {header.dtype.str}", "save it as a number type"
+        raise CorruptArtifact(problem, "unsupported-dtype", path, hint=hint)
+    check_layout(header, what, path)
     return header
+
+
+def check_layout(header: NpyHeader, what: str, path: Path) -> None:
+    """Raise CorruptArtifact (``fortran-order`` or ``byte-order``) for an array that cannot be mapped."""
+    if header.by_columns:
+        raise CorruptArtifact(f"{what} is in Fortran order", "fortran-order", path, hint=FORTRAN_HINT)
+    if not header.dtype.isnative:
+        problem, found = f"{what} is in another byte order", header.dtype.str
+        raise CorruptArtifact(problem, "byte-order", path, found=found, hint=FORTRAN_HINT)
 
 
 def wrong_size(path: Path, header: NpyHeader, size: int) -> CorruptArtifact:
@@ -213,11 +219,8 @@ class Npy(ArrayFormat, Detectable):
         if not headers:
             raise CorruptArtifact("it holds no .npy file", "no-arrays", path)
         for name, header in headers.items():
-            if header.shape and (header.by_columns or not header.dtype.isnative):
-                problem = f"{name} is in {'Fortran order' if header.by_columns else 'another byte order'}"
-                raise CorruptArtifact(
-                    problem, "fortran-order" if header.by_columns else "byte-order", path, hint=FORTRAN_HINT
-                )
+            if header.shape:
+                check_layout(header, name, path)
         members = _members(path, headers)
         arrays: dict[str, ShapeAndDtype] = {
             name: (one.shape, one.dtype) for name, one in headers.items() if one.dtype.names is None

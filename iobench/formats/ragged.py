@@ -92,8 +92,6 @@ class Ragged:
         By default the length is the longest sample's, rounded up to a multiple of `multiple`. With `extents`,
         see `split`, each axis that varies is padded so: ``(samples, height, width, *inner)``.
         """
-        import torch
-
         known = self.offsets.diff()[:, None] if extents is None else extents
         longest = known.amax(0).tolist() if len(self) else [0] * known.shape[1]
         sizes = [-(-size // multiple) * multiple if length is None else length for size in longest]
@@ -107,10 +105,7 @@ class Ragged:
             for sample, part in zip(array_of(padded), self.split(extents), strict=True):
                 sample[tuple(map(slice, part.shape[: len(sizes)]))] = array_of(part)
             return padded
-        # torch cannot assign by a mask to these
-        unsigned = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-        signed = unsigned.get(padded.dtype, padded.dtype)
-        padded.view(signed)[element_mask(known, sizes)] = self.values.view(signed)
+        signed(padded)[element_mask(known, sizes)] = signed(self.values)
         return padded
 
     def nested(self) -> torch.Tensor:
@@ -118,6 +113,11 @@ class Ragged:
         import torch
 
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+    @property
+    def tensors(self) -> tuple[Any, Any]:
+        """Values and offsets."""
+        return self.values, self.offsets
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,6 +163,14 @@ def map_values(function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], array: 
     if isinstance(array, Ragged):
         return Ragged(function(array.values), array.offsets)
     return function(array)
+
+
+def signed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of unsigned numbers as signed ones, which older releases of torch index and assign."""
+    import torch
+
+    dtypes = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+    return tensor.view(dtypes.get(tensor.dtype, tensor.dtype))
 
 
 def element_mask(extents: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.formats import VARIES, Ragged, Schema, array_of, offsets_of
-from iobench.formats.ragged import element_mask
+from iobench.formats.ragged import element_mask, signed
 from iobench.loading.user_errors import PortableError
 
 if TYPE_CHECKING:
@@ -99,22 +99,16 @@ class Dense:
         offsets = torch.nn.functional.pad(extents.prod(1).cumsum(0), (1, 0))
         if self.starts is None:
             flat = self.values.flatten(0, extents.shape[1])
-            real = element_mask(extents, self.values.shape[1 : 1 + extents.shape[1]]).flatten()
-            return Ragged(_taken(flat, real), offsets), _taken(flat, ~real)
-        flat = self.values.flatten(0, 1)
-        shifts = (self.starts - offsets[:-1]).repeat_interleave(self.lengths)
-        places = torch.arange(len(shifts), device=flat.device) + shifts
-        padding = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
-        padding[places] = False
-        return Ragged(_taken(flat, places), offsets), _taken(flat, padding.nonzero()[:, 0])
-
-
-def _taken(flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return rows; unsigned numbers as signed ones, as older releases of torch do not index them."""
-    import torch
-
-    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-    return flat.view(signed.get(flat.dtype, flat.dtype))[places].view(flat.dtype)
+            places = element_mask(extents, self.values.shape[1 : 1 + extents.shape[1]]).flatten()
+            padding = ~places
+        else:
+            flat = self.values.flatten(0, 1)
+            shifts = (self.starts - offsets[:-1]).repeat_interleave(self.lengths)
+            places = torch.arange(len(shifts), device=flat.device) + shifts
+            padding = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
+            padding[places] = False
+        samples, rest = (signed(flat)[some].view(flat.dtype) for some in (places, padding))
+        return Ragged(samples, offsets), rest
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -85,26 +84,14 @@ def _add(table: Index, digit: Index, target: Index, side: np.uint64, word: Index
 Draw: TypeAlias = Callable[[int, int], Rows]  # the rows from one position of an epoch to another
 
 
-@dataclass(frozen=True)
-class StoredRows:
-    """Rows in stored order, from row `start` on."""
-
-    start: int
-
-    def __call__(self, low: int, high: int) -> slice:
-        """Return the rows at positions `low` to `high`."""
-        return slice(self.start + low, self.start + high)
+def stored_rows(start: int, low: int, high: int) -> slice:
+    """Return the rows at positions `low` to `high` in stored order, from row `start` on."""
+    return slice(start + low, start + high)
 
 
-class PermutedRows:
-    """A rank's share of one permutation of all samples."""
-
-    def __init__(self, samples: int, seed: int, epoch: int, rank: int, world_size: int) -> None:
-        self._every, self._rank, self._world_size = KeyedPermutation(samples, seed, epoch), rank, world_size
-
-    def __call__(self, low: int, high: int) -> Index:
-        """Return the rows at positions `low` to `high`."""
-        return self._every(np.arange(low, high) * self._world_size + self._rank)
+def permuted_rows(every: KeyedPermutation, rank: int, world_size: int, low: int, high: int) -> Index:
+    """Return the rows at positions `low` to `high` of a rank's share of one permutation of all samples."""
+    return every(np.arange(low, high) * world_size + rank)
 
 
 class WindowedRows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TypeAlias, overload
 
@@ -13,7 +13,14 @@ import numpy as np
 from iobench.base.errors import InvalidSettings
 from iobench.formats import Index, Rows, Schema, index_of
 from iobench.loading.division import EvenDivision, TokenBudget, TokenDivision
-from iobench.loading.draws import Draw, PermutedRows, ShuffledBlocks, StoredRows, WindowedRows
+from iobench.loading.draws import (
+    Draw,
+    KeyedPermutation,
+    ShuffledBlocks,
+    WindowedRows,
+    permuted_rows,
+    stored_rows,
+)
 
 ORDERS = ("sequential", "random", "block")
 FIRST_ROWS, PIECE_ROWS = 1 << 10, 1 << 16  # drawn in 0.1 ms, so that an epoch begins at once, and in 1 ms
@@ -113,9 +120,10 @@ class Order:
             return self.over_all_ranks.draw(samples, epoch)
         share = self.share(samples)
         if self.kind == "sequential":
-            return StoredRows(share[0])
+            return partial(stored_rows, share[0])
         if self.kind == "random":
-            return PermutedRows(samples, self.seed, epoch, self.rank, self.world_size)
+            every = KeyedPermutation(samples, self.seed, epoch)
+            return partial(permuted_rows, every, self.rank, self.world_size)
         blocks = ShuffledBlocks(samples, self.block_rows, self.seed, epoch)
         return WindowedRows(blocks, share, self._window, self.seed, epoch, self.rank)
 

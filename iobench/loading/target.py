@@ -95,16 +95,14 @@ def _definitions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.ClassDe
 
 
 def _signature(definition: ast.FunctionDef | ast.ClassDef, sha256: str) -> Signature:
+    skipped = 0
     if isinstance(definition, ast.ClassDef):
         methods = [one for one in definition.body if isinstance(one, ast.FunctionDef)]
         inits = [one for one in methods if one.name == "__init__"]
         if not inits:
             return Signature((), (), var_keyword=True, sha256=sha256)  # a base class may accept anything
-        return _of_arguments(inits[-1].args, sha256, skipped=1)
-    return _of_arguments(definition.args, sha256, skipped=0)
-
-
-def _of_arguments(arguments: ast.arguments, sha256: str, skipped: int) -> Signature:
+        definition, skipped = inits[-1], 1
+    arguments = definition.args
     plain = [*arguments.posonlyargs, *arguments.args]
     required = plain[skipped : len(plain) - len(arguments.defaults)]
     named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)

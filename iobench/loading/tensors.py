@@ -64,12 +64,7 @@ def tensors_of(batch: Batch, convert: Callable[[Array], torch.Tensor] = tensor_o
 def tensors_in(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch; a field whose samples differ in length has several."""
     for one in batch.values():
-        if isinstance(one, Ragged):
-            yield from (one.values, one.offsets)
-        elif isinstance(one, COLLATED):
-            yield from one.tensors
-        else:
-            yield one
+        yield from one.tensors if isinstance(one, (Ragged, *COLLATED)) else (one,)
 
 
 def pinned(batch: Any) -> Any:

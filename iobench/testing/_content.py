@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,17 @@ WRONG: dict[str, Callable[[Field], Array]] = {
     "strided": lambda field: np.empty((12, *field.shape), field.dtype)[::2],
 }
 
+RESERVED = ("data", "schema", "meta", "keys", "names", "batch_size", "dtype", "type")
 ODD_NAMES = (
     *("X", "x_2", "x_3", "a_longer_name_of_one_field", "a_longer_name_of_another"),
     *("данные", "数据", "é", "e\u0301", "📷", "a b", "a_b", "a/b", "..", "\0", "", "class", "я" * 90),
+)
+
+ODD_SHAPES = {"three": (3,), "one": (), "five": (5,), "seven": (7, 1)}
+ODD_SIZES = (
+    replace(SCHEMA, samples=1),
+    Schema(11, (*(Field(*field, "uint8") for field in ODD_SHAPES.items()), Field("f", (), "float64"))),
+    Schema(9, (Field("image", (3, 100, 33), "uint8"),)),  # larger than a page and a chunk
 )
 
 
@@ -101,45 +109,30 @@ class ContentTests:
                 assert_rows(reader.sample(row), artifact.source, row)
             assert_rows(reader.batch(np.array([6, 0, 6])), artifact.source, [6, 0, 6])
 
-    def test_fields_of_odd_sizes(self, fmt: Format, tmp_path: Path) -> None:
-        shapes = {"three": (3,), "one": (), "five": (5,), "seven": (7, 1)}
-        fields = tuple(Field(name, shape, "uint8") for name, shape in shapes.items())
-        artifact = store(fmt, tmp_path / "a", Schema(11, (*fields, Field("wide", (), "float64"))))
-        with artifact.open() as reader:
-            assert_rows(reader.batch(slice(2, 9)), artifact.source, slice(2, 9))
-            assert_rows(reader.batch(np.array([10, 1])), artifact.source, [10, 1])
-
-    def test_one_sample(self, fmt: Format, tmp_path: Path) -> None:
-        artifact = store(fmt, tmp_path / "a", replace(SCHEMA, samples=1))
-        with artifact.open() as reader:
-            assert len(reader) == 1
-            assert_rows(reader.batch(np.array([0, 0])), artifact.source, [0, 0])
-            assert_rows(reader.sample(0), artifact.source, 0)
-
-    def test_samples_larger_than_a_page_and_a_chunk(self, fmt: Format, tmp_path: Path) -> None:
-        artifact = store(fmt, tmp_path / "a", Schema(9, (Field("image", (3, 100, 33), "uint8"),)))
-        with artifact.open() as reader:
-            assert_rows(reader.batch(slice(1, 8)), artifact.source, slice(1, 8))
-            assert_rows(reader.batch(np.array([8, 0, 4, 0])), artifact.source, [8, 0, 4, 0])
+    def test_samples_of_odd_numbers_and_sizes(self, fmt: Format, tmp_path: Path) -> None:
+        for number, schema in enumerate(ODD_SIZES):
+            artifact, last = store(fmt, tmp_path / str(number), schema), schema.samples - 1
+            with artifact.open() as reader:
+                assert len(reader) == schema.samples
+                for rows in (slice(1, -1), [last, 0, last // 2, 0]):
+                    assert_rows(reader.batch(rows), artifact.source, rows)
+                assert_rows(reader.sample(last), artifact.source, last)
 
     def test_names_that_libraries_reserve(self, fmt: Format, tmp_path: Path) -> None:
-        names = ("data", "schema", "meta", "keys", "names", "batch_size", "dtype", "type")
-        fields = (*(Field(name, (2,), "int16") for name in names), Field("x", (), "uint8"))
-        artifact = store(fmt, tmp_path / "a", Schema(4, fields))
-        with artifact.open() as reader:
-            assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
-            native = reader.native(np.array([3, 0]))
-            for name in names:
-                assert_same(column(native, name), artifact.source[name][[3, 0]])
+        self._assert_names(fmt, tmp_path, RESERVED)
 
     def test_names_of_any_script_and_similar_names_for_others(self, fmt: Format, tmp_path: Path) -> None:
-        fields = tuple(Field(name, (2,), "int16") for name in field_names(ODD_NAMES))
-        artifact = store(fmt, tmp_path / "a", Schema(4, (*fields, Field("x", (), "uint8"))))
+        self._assert_names(fmt, tmp_path, field_names(ODD_NAMES))
+
+    @staticmethod
+    def _assert_names(fmt: Format, folder: Path, names: Iterable[str]) -> None:
+        fields = (*(Field(name, (2,), "int16") for name in names), Field("x", (), "uint8"))
+        artifact = store(fmt, folder / "a", Schema(4, fields))
         with artifact.open() as reader:
             assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
             native = reader.native(np.array([3, 0]))
-            for field in fields:
-                assert_same(column(native, field.name), artifact.source[field.name][[3, 0]])
+            for name, array in artifact.source.items():
+                assert_same(column(native, name), array[[3, 0]])
 
     def test_an_unsupported_dtype_is_refused_by_name(self, fmt: Format) -> None:
         for dtype in DTYPES:

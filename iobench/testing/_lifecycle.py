@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import re
 import shutil
@@ -101,7 +100,7 @@ class LifecycleTests:
         with old.open() as old_reader:
             shutil.rmtree(old.path)
             if not fmt.survives_unlink:
-                with contextlib.suppress(CorruptArtifact):  # data read before may still be in memory
+                with suppress(CorruptArtifact):  # data read before may still be in memory
                     assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
                 old_reader.close()
             new = store(fmt, tmp_path / "a", schema)
@@ -142,7 +141,7 @@ class LifecycleTests:
             samples = min(self.most_samples, max(3, self.most_bytes // sample_bytes))
             fields = (Field("blob", (*self.blob_axes, sample_bytes), "uint8"),)
             schema = Schema(samples, fields)
-            with contextlib.suppress(UnsupportedSchema):
+            with suppress(UnsupportedSchema):
                 fmt.check_schema(schema)
                 self.assert_bound(store(fmt, tmp_path / "a", schema))
 

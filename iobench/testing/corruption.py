@@ -81,12 +81,17 @@ def not_blocking(file: Path) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def flipped(content: bytes, place: int, mask: int) -> bytes:
+    """Return the content with flipped bits of the byte at `place`."""
+    return content[:place] + bytes([content[place] ^ mask]) + content[place + 1 :]
+
+
 def assert_flips_fit(artifact: StoredArtifact, damaged: Path, flips: list[tuple[Path, int, int]]) -> None:
     """Assert that each flipped bit is refused, or gives samples of the right shapes and dtypes."""
     expected = {name: (array.shape, array.dtype) for name, array in artifact.source.items()}
     for file, place, bit in flips:
         content = file.read_bytes()
-        file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        file.write_bytes(flipped(content, place, 1 << bit))
         batch = read_all(artifact.format, damaged, artifact.schema)
         assert batch is None or expected == {name: (a.shape, a.dtype) for name, a in batch.items()}
         file.write_bytes(content)
@@ -102,64 +107,64 @@ def block_error(reader: Reader, blocks: Blocks, damage: bytes) -> str | None:
     return None
 
 
+def each_file(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield every file below a folder and its content, which is restored afterwards."""
+    for file in files_of(folder):
+        content = file.read_bytes()
+        yield file, content
+        if file.is_dir():
+            file.rmdir()
+        else:
+            file.unlink(missing_ok=True)
+        file.write_bytes(content)
+
+
 class CorruptionTests:
     """Tests that damage raises CorruptArtifact of one line, and that nothing is unpickled."""
 
     def test_a_truncated_file_is_corrupt(
         self, artifact: StoredArtifact, damaged: Path, elsewhere: Call
     ) -> None:
-        for file in files_of(damaged):
-            content = file.read_bytes()
+        for file, content in each_file(damaged):
             for size in (len(content) - 1, len(content) // 2, 0):
                 os.truncate(file, size)
-                assert elsewhere(read_all, artifact.format, damaged, artifact.schema) is None, (
-                    file.name,
-                    size,
-                )
+                batch = elsewhere(read_all, artifact.format, damaged, artifact.schema)
+                assert batch is None, (file.name, size)
                 file.write_bytes(content)
 
     def test_a_longer_file_is_corrupt_or_reads_the_same(
         self, artifact: StoredArtifact, damaged: Path, elsewhere: Call
     ) -> None:
-        for file in files_of(damaged):
-            content = file.read_bytes()
+        for file, content in each_file(damaged):
             file.write_bytes(content + b"!")
             batch = elsewhere(read_all, artifact.format, damaged, artifact.schema)
             if batch is not None:
                 assert_rows(batch, artifact.source, slice(None))
-            file.write_bytes(content)
 
     def test_a_missing_file_is_corrupt(self, artifact: StoredArtifact, damaged: Path) -> None:
-        for file in files_of(damaged):
-            content = file.read_bytes()
+        for file, _ in each_file(damaged):
             file.unlink()
             assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
-            file.write_bytes(content)
 
     def test_a_folder_in_place_of_a_file_is_corrupt(self, artifact: StoredArtifact, damaged: Path) -> None:
-        for file in files_of(damaged):
-            aside = file.rename(damaged.parent / "aside")
+        for file, _ in each_file(damaged):
+            file.unlink()
             file.mkdir()
             assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
-            file.rmdir()
-            aside.rename(file)
 
     def test_a_pipe_in_place_of_a_file_is_corrupt_and_does_not_block(
         self, fmt: Format, artifact: StoredArtifact, damaged: Path
     ) -> None:
-        for file in files_of(damaged):
-            aside = file.rename(damaged.parent / "aside")
+        for file, _ in each_file(damaged):
+            file.unlink()
             os.mkfifo(file)
             with not_blocking(file):
                 assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
-                for path in (damaged, file):
-                    with suppress(IobenchError):
-                        if not isinstance(fmt, Detectable):
-                            continue
-                        assert not (fmt.sniff(path) and path == file)
-                        fmt.infer_schema(path)
-            file.unlink()
-            aside.rename(file)
+                if isinstance(fmt, Detectable):
+                    for path in (damaged, file):
+                        with suppress(IobenchError):
+                            assert not (fmt.sniff(path) and path == file)
+                            fmt.infer_schema(path)
 
     def test_a_file_in_place_of_the_artifact_is_corrupt(
         self, fmt: Format, schema: Schema, tmp_path: Path
@@ -191,10 +196,7 @@ class CorruptionTests:
         for blocks in reader.blocks():
             content = stored(blocks, 0)
             count = len(content)
-            flips = [
-                content[:place] + bytes([content[place] ^ 0x81]) + content[place + 1 :]
-                for place in rng.integers(0, count, 30).tolist()
-            ]
+            flips = [flipped(content, place, 0x81) for place in rng.integers(0, count, 30).tolist()]
             for damage in (b"", b"\0", content[: count // 2], bytes(count), rng.bytes(count), *flips):
                 message = block_error(reader, blocks, damage)
                 assert message is None or "\n" not in message
@@ -208,13 +210,11 @@ class CorruptionTests:
         self, artifact: StoredArtifact, reader: Reader, damaged: Path, elsewhere: Call
     ) -> None:
         bare = bare_files(artifact, reader)
-        for file in files_of(damaged):
-            content = file.read_bytes()
+        for file, content in each_file(damaged):
             for start in STARTS:
                 file.write_bytes((start + np.random.default_rng(1).bytes(len(content)))[: len(content)])
                 batch = elsewhere(read_all, artifact.format, damaged, artifact.schema)
                 assert batch is None or file.relative_to(damaged) in bare, (file.name, start)
-            file.write_bytes(content)
 
     def test_another_schema_is_corrupt(self, artifact: StoredArtifact, elsewhere: Call) -> None:
         for name, other in OTHERS.items():
@@ -229,11 +229,9 @@ class CorruptionTests:
         assert not (tmp_path / "exploded").exists()
 
     def test_a_pickle_in_place_of_a_file_is_corrupt(
-        self, artifact: StoredArtifact, reader: Reader, damaged: Path, tmp_path: Path, elsewhere: Call
+        self, artifact: StoredArtifact, damaged: Path, tmp_path: Path, elsewhere: Call
     ) -> None:
-        for file in files_of(damaged):
-            content = file.read_bytes()
+        for file, _ in each_file(damaged):
             file.write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
             assert elsewhere(read_all, artifact.format, damaged, artifact.schema) is None
             assert not (tmp_path / "exploded").exists()
-            file.write_bytes(content)

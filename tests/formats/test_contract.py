@@ -24,26 +24,28 @@ from iobench.testing.corruption import Bomb
 from iobench.testing.formats import FormatContract, NarrowFormatContract
 
 
+def over(variants):
+    """Return the fixture of the formats under test."""
+
+    @pytest.fixture(scope="class", params=variants)
+    @staticmethod
+    def fmt(request):
+        return formats.parse(request.param)
+
+    return fmt
+
+
 class TestEveryVariant(FormatContract):
     """The contract suite for each variant."""
 
     most_bytes, most_samples = 300_000, 1000  # small shards would be thousands of files
-
-    @pytest.fixture(scope="class", params=variants(), ids=lambda fmt: fmt.variant)
-    @staticmethod
-    def fmt(request):
-        return request.param
+    fmt = over([fmt.variant for fmt in variants()])
 
 
 class TestSmallPieces(NarrowFormatContract):
     """The contract suite with chunks and shards of a few samples."""
 
-    most_bytes = 20_000
-
-    @pytest.fixture(scope="class", params=SMALL)
-    @staticmethod
-    def fmt(request):
-        return formats.parse(request.param)
+    most_bytes, fmt = 20_000, over(SMALL)
 
 
 class TestOneField(NarrowFormatContract):
@@ -55,32 +57,15 @@ class TestOneField(NarrowFormatContract):
 class TestImages(NarrowFormatContract):
     """The contract suite for images with labels."""
 
-    samples = Schema(
-        SAMPLES,
-        (
-            Field("rgb", (4, 6, 3), "uint8"),
-            Field("signal", (2, 5), "uint8"),
-            Field("label", (), "int64"),
-            Field("mask", (), "bool"),
-        ),
-    )
-    blob_axes, most_bytes, most_samples = (1,), 300_000, 100
-
-    @pytest.fixture(scope="class", params=IMAGES)
-    @staticmethod
-    def fmt(request):
-        return formats.parse(request.param)
+    images = (Field("rgb", (4, 6, 3), "uint8"), Field("signal", (2, 5), "uint8"))
+    samples = Schema(SAMPLES, (*images, Field("label", (), "int64"), Field("mask", (), "bool")))
+    blob_axes, most_bytes, most_samples, fmt = (1,), 300_000, 100, over(IMAGES)
 
 
 class TestTokens(NarrowFormatContract):
     """The contract suite for windows of tokens."""
 
-    samples = Schema(SAMPLES, (Field("ids", (17,), "uint16"),))
-
-    @pytest.fixture(scope="class", params=TOKENS)
-    @staticmethod
-    def fmt(request):
-        return formats.parse(request.param)
+    samples, fmt = Schema(SAMPLES, (Field("ids", (17,), "uint16"),)), over(TOKENS)
 
 
 def test_native_of_memmap_is_a_tensorclass(tmp_path):
@@ -122,10 +107,8 @@ def test_a_damaged_byte_is_refused_or_changes_one_byte(variant, shifted, tmp_pat
 
 def different_bytes(batch, source):
     """Return how many bytes of a batch differ from those of the source, whose dtypes and shapes it has."""
-    assert {n: (a.shape, a.dtype) for n, a in batch.items()} == {
-        n: (a.shape, a.dtype) for n, a in source.items()
-    }
-    return sum(int((batch[n].view(np.uint8) != source[n].view(np.uint8)).sum()) for n in source)
+    assert all((batch[n].shape, batch[n].dtype) == (a.shape, a.dtype) for n, a in source.items())
+    return sum(int((batch[n].view(np.uint8) != a.view(np.uint8)).sum()) for n, a in source.items())
 
 
 def test_a_memmap_description_that_requests_a_pickle_is_corrupt(tmp_path):
@@ -141,28 +124,20 @@ def test_a_memmap_description_that_requests_a_pickle_is_corrupt(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-def test_npy_of_objects_is_corrupt_and_not_unpickled(tmp_path):
+DAMAGES = {
+    "objects": lambda file, bomb: np.save(file, np.full(SAMPLES, bomb, object), allow_pickle=True),
+    "Fortran order": lambda file, bomb: np.save(file, np.asfortranarray(np.load(file))),
+    "more bytes": lambda file, bomb: file.write_bytes(file.read_bytes() + b"!"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_npy_that_cannot_be_mapped_is_corrupt_and_not_unpickled(tmp_path, damage):
     artifact = store(formats.get("npy"), tmp_path / "a", SCHEMA)
-    objects = np.array([Bomb(tmp_path / "exploded")] * SAMPLES, dtype=object)
-    np.save(artifact.path / "label.npy", objects, allow_pickle=True)
+    damage(artifact.path / "signal.npy", Bomb(tmp_path / "exploded"))
     with pytest.raises(CorruptArtifact):
         artifact.open()
     assert not (tmp_path / "exploded").exists()
-
-
-def test_npy_in_fortran_order_is_corrupt(tmp_path):
-    artifact = store(formats.get("npy"), tmp_path / "a", SCHEMA)
-    np.save(artifact.path / "signal.npy", np.asfortranarray(artifact.source["signal"]))
-    with pytest.raises(CorruptArtifact):
-        artifact.open()
-
-
-def test_npy_with_more_bytes_than_its_array_is_corrupt(tmp_path):
-    artifact = store(formats.get("npy"), tmp_path / "a", SCHEMA)
-    with open(artifact.path / "label.npy", "ab") as file:
-        file.write(b"!")
-    with pytest.raises(CorruptArtifact):
-        artifact.open()
 
 
 def test_slices_of_maps_are_copied_piece_by_piece(tmp_path, monkeypatch):

@@ -27,8 +27,7 @@ def prepared(folder, **arrays):
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     """Images with labels."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (SAMPLES, 8, 6, 3), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (SAMPLES, 8, 6, 3), dtype=np.uint8)
     return prepared(tmp_path_factory.mktemp("images"), image=images, label=np.arange(SAMPLES))
 
 
@@ -76,13 +75,8 @@ def test_every_artifact_is_intact_also_after_it_was_touched(every):
 
 
 def test_workers_of_a_format_that_must_not_be_forked_are_spawned(images):
-    options = iobench.RunOptions(
-        ("lance",),
-        ("dataloader:num_workers=1,persistent_workers=yes",),
-        batch_size=(4,),
-        rounds="1",
-        limits=False,
-    )
+    loader = "dataloader:num_workers=1,persistent_workers=yes"
+    options = iobench.RunOptions(("lance",), (loader,), batch_size=(4,), rounds="1", limits=False)
     assert not iobench.run(images, options).failures
     forked = loaders.parse("dataloader:num_workers=1,start_method=fork")
     with refused_as("not-forkable", InvalidSettings, match="lance"):

@@ -24,8 +24,7 @@ from iobench.formats.reader import FirstRows
 X = np.arange(4000.0).reshape(500, 8)
 FIRST = 210  # a part of the fifth block of 50 rows
 ROWS = Schema(FIRST, (Field("x", (8,), "float32"),))
-
-
+SOURCE = iobench.Synthetic(500 * 8, (8,))
 NAMES = ("hdf5", "hdf5:compression=gzip", "lmdb", "npy", "zarr", "parquet", "arrow", "webdataset")
 
 
@@ -33,17 +32,16 @@ NAMES = ("hdf5", "hdf5:compression=gzip", "lmdb", "npy", "zarr", "parquet", "arr
 def added(request, tmp_path_factory):
     """Return a dataset of the first samples of data that another program wrote."""
     form, tmp_path = formats.parse(request.param), tmp_path_factory.mktemp("added")
-    source = iobench.Synthetic(500 * 8, (8,))
-    whole = iobench.prepare(source, [form.variant], data_dir=tmp_path / "whole", name="all")[0]
-    path = copied(whole.path_of(form.variant), tmp_path)
+    path = own_files(form.variant, tmp_path)
     manifest, _ = add_files(path, AddOptions(form.name, data_dir=tmp_path / "data", first=ROWS))
-    return Manifest.load(manifest.root), next(source.batches())["x"]
+    return Manifest.load(manifest.root), next(SOURCE.batches())["x"]
 
 
-def copied(path, folder):
-    """Move the files of an artifact to a folder of the user's."""
+def own_files(variant, folder):
+    """Return a folder of the user's with the files of an artifact of all samples."""
+    whole = iobench.prepare(SOURCE, [variant], data_dir=folder / "whole", name="all")[0]
     (folder / "own").mkdir()
-    for file in path.iterdir():
+    for file in whole.path_of(variant).iterdir():
         if file.name != "seal.json":
             file.rename(folder / "own" / file.name)
     return folder / "own"
@@ -76,9 +74,7 @@ def test_every_loader_delivers_them_and_verification_passes(added):
 
 
 def test_loaders_that_would_read_all_of_the_files_do_not_take_part(tmp_path):
-    source = iobench.Synthetic(500 * 8, (8,))
-    whole = iobench.prepare(source, ["webdataset"], data_dir=tmp_path / "whole", name="all")[0]
-    path = copied(whole.path_of("webdataset"), tmp_path)
+    path = own_files("webdataset", tmp_path)
     for first, names in ((None, {"webdataset", "native"}), (ROWS, {"native"})):
         manifest, _ = add_files(path, AddOptions(data_dir=tmp_path / f"data{len(names)}", first=first))
         options = RunOptions(loader=("webdataset", "native"), order=("sequential",))
@@ -123,38 +119,37 @@ class InBlocks(formats.Reader):
         out["x"][...] = X[rows]
 
 
-@pytest.mark.parametrize(("samples", "blocks"), [(1, 1), (199, 4), (200, 4), (201, 5), (500, 10)])
-def test_no_block_without_one_of_the_first_rows_is_there(samples, blocks):
-    schema = formats.Schema(500, (formats.Field("x", (8,), "float64"),))
+@pytest.mark.parametrize(("samples", "blocks"), [(1, 1), (199, 4), (200, 4), (FIRST, 5), (500, 10)])
+def test_no_block_without_one_of_the_first_rows_is_there_and_only_these_are_taken(samples, blocks):
+    schema = Schema(500, (Field("x", (8,), "float64"),))
     (table,) = FirstRows(InBlocks(schema), replace(schema, samples=samples)).blocks()
     assert table.first.tolist() == list(range(0, 50 * blocks, 50))
-
-
-def test_of_the_last_block_only_the_first_rows_are_taken():
-    schema = formats.Schema(500, (formats.Field("x", (8,), "float64"),))
-    (table,) = FirstRows(InBlocks(schema), replace(schema, samples=FIRST)).blocks()
-    for number, (first, last) in ((3, (150, 200)), (4, (200, FIRST))):
+    for number, first in enumerate(table.first.tolist()):
+        last = min(first + 50, samples)
         out = {"x": np.zeros((last - first, 8))}
         table.decode(number, memoryview(b""), out)
         np.testing.assert_array_equal(out["x"], X[first:last])
 
 
-@pytest.mark.parametrize("samples", [0, FIRST - 1, FIRST])
-def test_files_hold_more_samples_than_the_dataset(tmp_path, samples):
+@pytest.fixture
+def own(tmp_path):
+    """A dataset of the first rows of a file of the user's."""
     np.save(tmp_path / "own.npy", X)
-    manifest, _ = add_files(tmp_path / "own.npy", AddOptions(data_dir=tmp_path / "data", first=ROWS))
-    path = manifest.root / "manifest.json"
+    return add_files(tmp_path / "own.npy", AddOptions(data_dir=tmp_path / "data", first=ROWS))[0]
+
+
+@pytest.mark.parametrize("samples", [0, FIRST - 1, FIRST])
+def test_files_hold_more_samples_than_the_dataset(own, samples):
+    path = own.root / "manifest.json"
     body = json.loads(path.read_text())
     assert body["artifacts"]["npy"]["added"]["samples"] == len(X)
     body["artifacts"]["npy"]["added"]["samples"] = samples
     path.write_text(json.dumps(body))
     with refused_as("damaged-manifest", ManifestError):
-        Manifest.load(manifest.root)
+        Manifest.load(own.root)
 
 
-def test_files_that_changed_are_sampled_again_not_added(tmp_path):
-    np.save(tmp_path / "own.npy", X)
-    manifest, _ = add_files(tmp_path / "own.npy", AddOptions(data_dir=tmp_path / "data", first=ROWS))
+def test_files_that_changed_are_sampled_again_not_added(own, tmp_path):
     np.save(tmp_path / "own.npy", X + 1)
     with refused_as("changed", hint=has("iobench recommend")):
-        manifest.opener("npy")
+        own.opener("npy")

@@ -13,6 +13,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
 from iobench.testing.cases import SCHEMA, read_all, store
+from iobench.testing.placements import assert_placements
 
 HDF5 = formats.get("hdf5")
 
@@ -59,22 +60,19 @@ def soft_link_over_another(file, elsewhere):
     file["label"] = h5py.SoftLink("/other/label")
 
 
-LEAVING = {  # the error's kind, and what it names
-    external: ("external-data", "secret.bin"),
-    virtual: ("external-data", "other.h5"),
-    link: ("corrupt-artifact", "label"),
-    soft_link_over_another: ("corrupt-artifact", "/other/label"),
-}
-
-
 @pytest.mark.parametrize(
-    ("leave", "refusal"), LEAVING.items(), ids=lambda case: getattr(case, "__name__", "")
+    ("leave", "refusal", "target"),
+    [
+        (external, "external-data", "secret.bin"),
+        (virtual, "external-data", "other.h5"),
+        (link, "corrupt-artifact", "label"),
+        (soft_link_over_another, "corrupt-artifact", "/other/label"),
+    ],
 )
-def test_data_outside_the_file_is_refused(artifact, file, elsewhere, leave, refusal):
+def test_data_outside_the_file_is_refused(artifact, file, elsewhere, leave, refusal, target):
     leave(file, elsewhere)
     file.close()
-    name, target = refusal
-    with refused_as(name, path=artifact.path / "data.h5", found=has(target)) as error:
+    with refused_as(refusal, path=artifact.path / "data.h5", found=has(target)) as error:
         artifact.open()
     assert str(error.value).count(str(artifact.path)) == 1
 
@@ -94,57 +92,50 @@ ROWS = np.random.default_rng(4).integers(0, 50, (SAMPLES, 6), np.int32)
 FIELD = Schema(SAMPLES, (Field("x", (6,), "int32"),))
 
 
-def stored(tmp_path, fill=ROWS, **options):
+def stored(tmp_path, fill=ROWS, file=None, **options):
     """A reader of an array that h5py wrote with these options."""
     (tmp_path / "a").mkdir()
-    with h5py.File(tmp_path / "a" / "data.h5", "w", **options.pop("file", {})) as file:
-        dataset = file.create_dataset("x", ROWS.shape, ROWS.dtype, **options)
+    with h5py.File(tmp_path / "a" / "data.h5", "w", **file or {}) as made:
+        dataset = made.create_dataset("x", ROWS.shape, ROWS.dtype, **options)
         dataset[: len(fill)] = fill
     return HDF5.open(tmp_path / "a", FIELD)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 5, 23])
-def test_plain_chunks_have_a_placement_with_a_partial_last_one(tmp_path, chunk):
-    with stored(tmp_path, chunks=(chunk, 6)) as reader:
-        content = reader.placement()["x"].files[0].read_bytes()
-        _, offsets = reader.placement()["x"].locate(np.arange(SAMPLES))
-        assert reader.blocks() == []
-    for row, offset in enumerate(offsets.tolist()):
-        assert content[offset : offset + 24] == ROWS[row].tobytes()
+PLAIN = [{"chunks": (rows, 6)} for rows in (1, 4, 5, 23)]
+FILTERED = [
+    {"chunks": (rows, 6), **filters}
+    for rows in (5, 23)
+    for filters in ({"compression": "gzip"}, {"shuffle": True}, {"compression": "gzip", "shuffle": True})
+]
+NOWHERE = [
+    {"chunks": (5, 6), "fill": ROWS[:12]},  # a chunk that was never written
+    {"chunks": (5, 3)},  # samples in several chunks
+    {"chunks": (5, 6), "compression": "lzf"},  # a filter of HDF5's own
+    {"chunks": (5, 6), "fletcher32": True},
+    {"chunks": (5, 6), "file": {"userblock_size": 512}},
+]
+LAYOUTS = [((1, 0), PLAIN), ((0, 1), FILTERED), ((0, 0), NOWHERE)]
 
 
-FILTERED = {
-    "gzip": {"compression": "gzip"},
-    "shuffle": {"shuffle": True},
-    "both": {"compression": "gzip", "shuffle": True},
-}
-
-
-@pytest.mark.parametrize("options", FILTERED.values(), ids=FILTERED)
-@pytest.mark.parametrize("chunk", [5, 23])
-def test_filtered_chunks_are_blocks(tmp_path, options, chunk):
-    with stored(tmp_path, chunks=(chunk, 6), **options) as reader:
-        assert reader.placement() == {}
-        (blocks,) = reader.blocks()
-    content = blocks.files[0].read_bytes()
-    for number, first in enumerate(blocks.first.tolist()):
-        low, out = int(blocks.offset[number]), {"x": np.empty((min(chunk, SAMPLES - first), 6), np.int32)}
-        blocks.decode(number, memoryview(content[low : low + int(blocks.stored[number])]), out)
-        np.testing.assert_array_equal(out["x"], ROWS[first : first + chunk])
+@pytest.mark.parametrize(
+    ("located", "options"), [(counts, options) for counts, group in LAYOUTS for options in group]
+)
+def test_rows_have_a_placement_or_blocks_or_only_the_library_reads_them(tmp_path, located, options):
+    with stored(tmp_path, **options) as reader:
+        assert (len(reader.placement()), len(reader.blocks())) == located
+        assert_placements(reader, {"x": ROWS})
+        fill = options.get("fill", ROWS)
+        np.testing.assert_array_equal(reader.batch(slice(None))["x"][: len(fill)], fill)
 
 
 def test_a_chunk_with_a_skipped_filter_is_decoded_without_it(tmp_path):
-    with stored(tmp_path, chunks=(23, 6), compression="gzip") as reader:
-        reader.close()
+    stored(tmp_path, chunks=(23, 6), compression="gzip").close()
     with h5py.File(tmp_path / "a" / "data.h5", "r+") as file:
         file["x"].id.write_direct_chunk((0, 0), ROWS[::-1].tobytes(), filter_mask=1)
     with HDF5.open(tmp_path / "a", FIELD) as reader:
-        (blocks,) = reader.blocks()
+        assert len(reader.blocks()) == 1
+        assert_placements(reader, {"x": ROWS[::-1]})
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS[::-1])
-    out, low = {"x": np.empty((SAMPLES, 6), np.int32)}, int(blocks.offset[0])
-    stored_ = blocks.files[0].read_bytes()[low : low + int(blocks.stored[0])]
-    blocks.decode(0, memoryview(stored_), out)
-    np.testing.assert_array_equal(out["x"], ROWS[::-1])
 
 
 def test_a_block_that_inflates_beyond_a_chunk_is_corrupt_and_not_decoded(tmp_path):
@@ -155,15 +146,6 @@ def test_a_block_that_inflates_beyond_a_chunk_is_corrupt_and_not_decoded(tmp_pat
         blocks.decode(0, memoryview(zlib.compress(bytes(50 << 20))), out)
     assert f"{chunk_bytes} bytes" in error.value.expected
     assert f"{chunk_bytes + 1} bytes" in error.value.found
-
-
-NOWHERE = {
-    "a chunk that was never written": {"chunks": (5, 6), "fill": ROWS[:12]},
-    "samples in several chunks": {"chunks": (5, 3)},
-    "a filter of HDF5's own": {"chunks": (5, 6), "compression": "lzf"},
-    "a checksum": {"chunks": (5, 6), "fletcher32": True},
-    "a user block": {"chunks": (5, 6), "file": {"userblock_size": 512}},
-}
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -186,14 +168,6 @@ def test_bools_that_are_stored_as_larger_numbers_are_read_by_the_library(tmp_pat
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], data)
         assert reader.placement() == {}
         assert list(reader.blocks()) == []
-
-
-@pytest.mark.parametrize("options", NOWHERE.values(), ids=NOWHERE)
-def test_layouts_that_only_the_library_can_read_have_no_location_and_are_read_by_it(tmp_path, options):
-    with stored(tmp_path, **options) as reader:
-        assert (reader.placement(), reader.blocks()) == ({}, [])
-        fill = options.get("fill", ROWS)
-        np.testing.assert_array_equal(reader.batch(slice(None))["x"][: len(fill)], fill)
 
 
 def test_compressed_chunks_of_several_samples_are_noted(tmp_path):
@@ -219,9 +193,7 @@ def test_a_file_behind_a_user_block_is_recognized_and_located(tmp_path, size):
     assert [note.kind for note in HDF5.notes(file, FIELD)] == ["matlab-order"]
     with HDF5.open(file, HDF5.infer_schema(file)) as reader:
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS)
-        for place in reader.placement().values():
-            (path,), offset = place.files, int(place.locate(np.array([3]))[1][0])
-            assert path.read_bytes()[offset : offset + 24] == ROWS[3].tobytes()
+        assert_placements(reader, {"x": ROWS})
 
 
 def test_arrays_of_matlab_that_differ_in_length_have_code_that_transposes_them(tmp_path, monkeypatch):
@@ -293,11 +265,7 @@ def test_members_of_a_compound_type_are_fields(tmp_path, options):
             for name in table.dtype.names:
                 np.testing.assert_array_equal(batch[f"t_{name}"], table[name][rows])
         assert reader.sample(3)["t_c"].tolist() == table["c"][3].tolist()
-        content = (tmp_path / "a.h5").read_bytes()
-        for name, place in reader.placement().items():
-            member = table[name.removeprefix("t_")]
-            for row, offset in enumerate(place.locate(np.arange(SAMPLES))[1].tolist()):
-                assert content[offset : offset + member[row].nbytes] == member[row].tobytes()
+        assert_placements(reader, {f"t_{name}": table[name] for name in table.dtype.names})
         assert len(reader.placement()) == (0 if "compression" in options else 4)
 
 

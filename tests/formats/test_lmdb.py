@@ -6,6 +6,7 @@ import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -69,11 +70,7 @@ def flips(data, count, seed=3):
 
 
 def flip(data, place, bit):
-    with open(data, "r+b") as file:
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 1 << bit]))
+    np.memmap(data, np.uint8, "r+")[place] ^= 1 << bit
 
 
 def read_flipped(artifact, data, places, checked=True):
@@ -101,8 +98,9 @@ def in_child():
         yield lambda *call: pool.submit(*call).result()
 
 
-def test_an_intact_file_passes_and_has_several_kinds_of_pages(artifact, data):
+def test_an_intact_file_passes_and_describes_itself(artifact, data):
     check(artifact, data)
+    assert artifact.format.infer_schema(artifact.path) == artifact.schema
     assert read_meta(data).depth == (3 if artifact.schema.samples == 40_000 else 2)
 
 
@@ -160,12 +158,22 @@ def test_a_page_that_is_its_own_child_is_corrupt_and_ends(artifact, data):
         check(artifact, data)
 
 
-def test_a_read_error_of_the_disk_is_an_os_error(artifact, data, monkeypatch):
-    def broken(*_):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+@pytest.mark.parametrize("used", ["by another value", "by the tree"])
+@pytest.mark.parametrize("artifact", STORED[2:3], indirect=True)
+def test_a_page_that_is_used_twice_is_corrupt(artifact, data, used):
+    number = live_pages(data)[1]
+    pages = np.memmap(data, np.uint8, "r+").reshape(-1, PAGE)
+    first, second = (place + 16 for place in nodes(pages[number])[:2])  # after header and key
+    other = pages[number][first : first + 8].copy() if used == "by another value" else pages[number][:8]
+    pages[number][second : second + 8] = other
+    pages.base.flush()
+    with pytest.raises(CorruptArtifact):
+        check(artifact, data)
 
-    monkeypatch.setattr(os, "preadv", broken)
-    with pytest.raises(OSError, check=lambda error: error.errno == errno.EIO):
+
+def test_a_read_error_of_the_disk_is_an_os_error(artifact, data, monkeypatch):
+    monkeypatch.setattr(os, "preadv", mock.Mock(side_effect=OSError(errno.EIO, "of the disk")))
+    with pytest.raises(OSError, match="of the disk"):
         check(artifact, data)
 
 
@@ -175,8 +183,3 @@ def test_values_on_pages_of_their_own_are_not_read(data, artifact):
     content = artifact.source["x"][7].tobytes()
     flip(data, data.read_bytes().index(content) + 2500, 1)
     check(artifact, data)
-
-
-def test_an_artifact_describes_itself(artifact):
-    """A copy of it can be added in place."""
-    assert artifact.format.infer_schema(artifact.path) == artifact.schema

@@ -11,7 +11,7 @@ import pytest
 from kinds import has, refused_as
 
 from iobench import formats
-from iobench.base.errors import InvalidOption, InvalidSettings, MissingDependency, UnknownFormat
+from iobench.base.errors import IobenchError, MissingDependency, UnknownFormat
 from iobench.loading import loaders
 
 FOLDER = Path(formats.__file__).parent
@@ -33,45 +33,31 @@ def test_an_unknown_format_lists_the_known_ones(name):
         assert isinstance(error.value, LookupError)
 
 
-def test_several_formats_in_one_word_name_the_option_to_repeat():
-    with refused_as("unknown-format", UnknownFormat, hint=has("--format")):
-        formats.get("npy,hdf5")
+FORMAT, LOADER, OPTION = "unknown-format", "unknown-loader", "unknown-option"
+CHUNKS, ZIPPED = "did you mean chunk_bytes? it has chunk_bytes", "hdf5:chunk_bytes=0,compression=gzip"
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("HDF", "hdf5"), ("numpy", "npy"), ("parqet", "parquet"), ("JPEG", "images"), ("wds", "webdataset")],
-)
-def test_a_similar_or_usual_name_is_suggested(typed, meant):
-    with refused_as("unknown-format", UnknownFormat, hint=has(f"did you mean {meant}?")):
-        formats.get(typed)
-
-
-@pytest.mark.parametrize(("typed", "meant"), [("pytorch", "dataloader"), ("mds", "mosaic")])
-def test_a_usual_name_comes_before_a_similar_one(typed, meant):
-    with refused_as("unknown-loader", InvalidSettings, hint=has(f"did you mean {meant}?")):
-        loaders.parse(typed)
-
-
-@pytest.mark.parametrize("misspelled", ["hdf5:chunk_byte=4096", "hdf5:Chunk_Bytes=4096"])
-def test_a_similar_option_is_suggested(misspelled):
-    hint = "did you mean chunk_bytes? it has chunk_bytes, compression"
-    with refused_as("unknown-option", InvalidOption, hint=hint):
-        formats.parse(misspelled)
-
-
-@pytest.mark.parametrize(
-    ("variant", "name", "field", "values"),
+    ("parse", "typed", "kind", "field", "text"),
     [
-        ("npy:level=3", "unknown-option", "problem", "'level'"),
-        ("hdf5:compression=zip", "invalid-value", "expected", "none, lzf, gzip"),
-        ("hdf5:chunk_bytes=0,compression=gzip", "conflicting-options", "found", "chunk_bytes=0"),
+        (formats.get, "npy,hdf5", FORMAT, "hint", "--format"),  # several: the option is to be repeated
+        (formats.get, "HDF", FORMAT, "hint", "did you mean hdf5?"),
+        (formats.get, "numpy", FORMAT, "hint", "did you mean npy?"),
+        (formats.get, "parqet", FORMAT, "hint", "did you mean parquet?"),
+        (formats.get, "JPEG", FORMAT, "hint", "did you mean images?"),
+        (formats.get, "wds", FORMAT, "hint", "did you mean webdataset?"),
+        (loaders.parse, "pytorch", LOADER, "hint", "did you mean dataloader?"),
+        (loaders.parse, "mds", LOADER, "hint", "did you mean mosaic?"),
+        (formats.parse, "hdf5:chunk_byte=4096", OPTION, "hint", CHUNKS),
+        (formats.parse, "hdf5:Chunk_Bytes=4096", OPTION, "hint", CHUNKS),
+        (formats.parse, "npy:level=3", OPTION, "problem", "'level'"),
+        (formats.parse, "hdf5:compression=zip", "invalid-value", "expected", "none, lzf, gzip"),
+        (formats.parse, ZIPPED, "conflicting-options", "found", "chunk_bytes=0"),
     ],
 )
-def test_an_invalid_option_names_the_valid_ones(variant, name, field, values):
-    with refused_as(name, InvalidOption) as error:
-        formats.parse(variant)
-    assert values in getattr(error.value, field)
+def test_an_error_suggests_a_similar_or_usual_word_or_names_the_valid_ones(parse, typed, kind, field, text):
+    with refused_as(kind, IobenchError, **{field: has(text)}):
+        parse(typed)
 
 
 def test_a_missing_library_gives_the_pip_command(monkeypatch):

@@ -19,34 +19,18 @@ def test_a_field_name_that_some_format_cannot_hold_is_refused(name):
 
 
 ODD = [
-    "данные",
-    "数据",
-    "é",
-    "e\u0301",
-    "📷",
-    "🎥",
-    "a b",
-    "a/b",
-    "a_b",
-    "..",
-    "\0",
-    "",
-    "\ud800",
-    "class",
-    "f_",
+    *("данные", "数据", "é", "e\u0301", "📷", "🎥"),
+    *("a b", "a/b", "a_b", "..", "\0", "", "\ud800", "class", "f_"),
 ]
 
 
-def test_every_name_from_outside_is_a_field_of_its_own():
+def test_every_name_from_outside_is_a_field_of_its_own_in_any_order():
     names = field_names(ODD)
     assert list(names.values()) == ODD
     assert all(Field(name, (), "uint8").name == name for name in names)
     assert {name for name in ODD if names.get(name) == name} == {"данные", "数据", "é", "a_b", "f_"}
     assert list(field_names(names)) == list(names)
-
-
-def test_names_do_not_depend_on_their_order():
-    assert field_names(ODD[::-1]) == field_names(ODD)
+    assert field_names(ODD[::-1]) == names
 
 
 @pytest.mark.parametrize(

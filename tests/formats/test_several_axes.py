@@ -5,41 +5,18 @@ import json
 
 import numpy as np
 import pytest
-from conftest import installed_formats
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from kinds import refused_as
-from ragged_cases import LABEL, BatchSource, PictureSource, assert_reads, pictures_of
+from ragged_cases import BatchSource, PictureSource, pictures_of
 
 import iobench
-from iobench import StreamLoader, formats
-from iobench.base.errors import ManifestError, SourceError, UnsupportedSchema
+from iobench import StreamLoader
+from iobench.base.errors import ManifestError, SourceError
 from iobench.dataset.sources import GeneratedLengths
 from iobench.dataset.verify import verify
 from iobench.formats import Field, Schema, with_extents
 
-NARROW = {"audio"}  # which holds only certain ragged fields
-HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name not in NARROW]
-VARIANTS = [*HOLDERS, "hdf5:chunk_bytes=64,compression=gzip", "lmdb:codec=lz4", "webdataset:shard_bytes=1"]
 IMAGE = Field("image", (-1, -1, 3), "uint8")
-SIZES = st.sampled_from([0, 1, 2, 7, 30])
 EXTENTS = [(4, 6), (0, 5), (6, 4), (3, 0), (1, 1), (30, 7), (0, 0), (2, 2)]
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-@settings(deadline=None, max_examples=8)
-@given(st.lists(st.tuples(SIZES, SIZES), min_size=2, max_size=9).filter(lambda one: any(map(all, one))))
-@example(EXTENTS)
-def test_what_was_written_is_read(tmp_path_factory, name, extents):
-    path, fmt = tmp_path_factory.mktemp("axes") / "a", formats.parse(name)
-    schema, batch = pictures_of(extents)
-    cut = len(extents) // 2
-    fmt.check_schema(schema)
-    fmt.write(
-        path, schema, [{n: a[part] for n, a in batch.items()} for part in (slice(cut), slice(cut, None))]
-    )
-    with fmt.open(path, schema) as reader:
-        assert_reads(reader, batch, slice(None), slice(1, 2), slice(1, 1), np.array([1, 0, 1]))
 
 
 def test_a_schema_shows_the_field_as_one():
@@ -76,14 +53,6 @@ def test_a_manifest_without_the_extents_is_refused(tmp_path, other):
     file.write_text(json.dumps(body))
     with pytest.raises(ManifestError, match=r"image_extents=int32\[2\]"):
         iobench.Manifest.load(manifest.root)
-
-
-@pytest.mark.parametrize("name", [name for name in installed_formats() if name not in HOLDERS])
-def test_other_formats_refuse_them(name):
-    schema = Schema(2, with_extents((Field("x", (-1, -1), "int16"), LABEL)), totals={"x": 9})
-    with pytest.raises(UnsupportedSchema) as error:
-        formats.get(name).check_schema(schema)
-    assert "x=int16[*,*]" in str(error.value)
 
 
 def test_a_source_without_the_extents_is_refused(tmp_path):

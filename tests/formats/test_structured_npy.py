@@ -5,6 +5,7 @@ import pytest
 
 from iobench import formats
 from iobench.dataset.sources import open_source
+from iobench.testing.placements import assert_placements
 
 KINDS = [("a", "f4"), ("b", "i8"), ("c", "f4", 3)]
 TABLE = np.zeros(20, KINDS)
@@ -19,22 +20,17 @@ def test_members_of_a_structured_array_are_fields(tmp_path, folder):
         path.mkdir()
         np.save(path / "y.npy", np.arange(20))
     np.save(path / "t.npy" if folder else path, TABLE)
-    npy = formats.get("npy")
+    npy, expected = formats.get("npy"), {f"{prefix}{member}": TABLE[member] for member in "abc"}
+    if folder:
+        expected["y"] = np.arange(20)
     schema = npy.infer_schema(path)
-    assert {field.name for field in schema.fields} == {f"{prefix}{m}" for m in "abc"} | (
-        {"y"} if folder else set()
-    )
-    stored = (path / "t.npy" if folder else path).read_bytes()
+    assert {field.name for field in schema.fields} == set(expected)
     with npy.open(path, schema) as reader:
         for rows in (slice(2, 9), np.array([5, 0, 5])):
-            batch = reader.batch(rows)
-            for member in "abc":
-                np.testing.assert_array_equal(batch[prefix + member], TABLE[member][rows])
-        for member in "abc":
-            _, offsets = reader.placement()[prefix + member].locate(np.arange(20))
-            for row, offset in enumerate(offsets.tolist()):
-                value = TABLE[member][row].tobytes()
-                assert stored[offset : offset + len(value)] == value
+            for name, array in reader.batch(rows).items():
+                np.testing.assert_array_equal(array, expected[name][rows])
+        assert set(reader.placement()) == set(expected)
+        assert_placements(reader, expected)
 
 
 def test_sources_have_the_members_as_fields(tmp_path):

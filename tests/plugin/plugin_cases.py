@@ -1,7 +1,7 @@
 """Other packages as pip would install them, in a temporary folder."""
 
-import configparser
 import shutil
+import tomllib
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "package"
@@ -9,16 +9,10 @@ PACKAGE = Path(__file__).parent / "package"
 
 def installed(folder):
     """Install the example package into a folder and return it; for sys.path."""
-    project = configparser.ConfigParser()
-    project.read(PACKAGE / "pyproject.toml")
-    groups = {
-        section.split('"')[1]: {name: value.strip('"') for name, value in project[section].items()}
-        for section in project.sections()
-        if section.startswith("project.entry-points")
-    }
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
     for module in PACKAGE.glob("iobench_*.py"):
         shutil.copy(module, folder)
-    return made(folder, project["project"]["name"].strip('"'), groups)
+    return made(folder, project["name"], project["entry-points"])
 
 
 def made(folder, name, groups, **modules):

@@ -60,8 +60,8 @@ def made(reader):
     class Made(RawBin):
         def open(self, path, schema, random=False):
             return reader(schema, super().open(path, schema).placement())
-    Made.__qualname__ = f"Made{reader.__name__}"
-    globals()[Made.__qualname__] = Made
+    Made.__name__ = Made.__qualname__ = f"Made{reader.__name__}"
+    globals()[Made.__name__] = Made
     return Made()
 
 
@@ -103,26 +103,10 @@ class Careless(RawBin):
         return schema.logical_bytes // 2
 
 
-class TestSorted(FormatContract):
-    format = made(Sorted)
-class TestForgetful(FormatContract):
-    format = made(Forgetful)
-class TestPartial(FormatContract):
-    format = made(Partial)
-class TestConverted(FormatContract):
-    format = made(Converted)
-class TestMisplaced(FormatContract):
-    format = made(Misplaced)
-class TestUndead(FormatContract):
-    format = made(Undead)
-class TestTrusting(FormatContract):
-    format = Trusting()
-class TestChatty(FormatContract):
-    format = Chatty()
-class TestDeadly(FormatContract):
-    format = Deadly()
-class TestCareless(FormatContract):
-    format = Careless()
+READERS = (Sorted, Forgetful, Partial, Converted, Misplaced, Undead)
+for fmt in (*map(made, READERS), Trusting(), Chatty(), Deadly(), Careless()):
+    name = type(fmt).__name__.removeprefix("Made")
+    globals()[f"Test{name}"] = type(f"Test{name}", (FormatContract,), {"format": fmt})
 '''
 
 FOUND_BY = {

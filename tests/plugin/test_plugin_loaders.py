@@ -1,6 +1,6 @@
 """Loaders from another package: found through entry points, isolated, verified by what they declare."""
 
-import dataclasses
+import importlib
 import re
 import subprocess
 import sys
@@ -14,7 +14,6 @@ from kinds import kind, refused_as
 from plugin_cases import PACKAGE, installed, made
 
 import iobench
-from iobench import formats
 from iobench.base.errors import BrokenPlugin, MissingDependency
 from iobench.bench import case_grid
 from iobench.bench.options import RunOptions
@@ -30,6 +29,12 @@ def package(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.syspath_prepend(installed(folder))
     return folder
+
+
+@pytest.fixture
+def plugin(package):
+    """The module of the package's loaders."""
+    return importlib.import_module("iobench_tape")
 
 
 def run(manifest, folder, *words, **more):
@@ -51,13 +56,11 @@ def test_they_are_among_the_loaders(package):
 def test_they_run_in_their_own_process_with_the_orders_they_have(package, images, tmp_path):
     found = run(images, tmp_path, "tape", "loop", "native")
     assert not found.failures
-    cases = {(one.case["loader"], one.case["order"], one.case["isolated"]) for one in found.records}
-    assert cases == {
-        ("tape", "random", True),
-        ("loop", "random", True),
-        ("native", "random", True),  # so that it can be compared with them
-        ("native", "sequential", True),
+    assert {(one.case["loader"], one.case["order"]) for one in found.records} == {
+        *(("tape", "random"), ("loop", "random")),
+        *(("native", "random"), ("native", "sequential")),
     }
+    assert all(one.case["isolated"] for one in found.records)  # native, too, so that it can be compared
     alone = run(images, tmp_path / "alone", "native")
     assert not any(one.case["isolated"] for one in alone.records)
 
@@ -81,10 +84,8 @@ def spoil(monkeypatch, cls, change):
 
 
 @pytest.mark.parametrize("counts", SPOILED)
-def test_dropped_and_repeated_samples_are_detected(package, images, tmp_path, monkeypatch, counts):
-    import iobench_tape
-
-    spoil(monkeypatch, iobench_tape.TapeEpochs, SPOILED[counts])
+def test_dropped_and_repeated_samples_are_detected(plugin, images, tmp_path, monkeypatch, counts):
+    spoil(monkeypatch, plugin.TapeEpochs, SPOILED[counts])
     result = run(images, tmp_path, "tape", isolate=False)
     (error,) = result.failures.values()
     assert counts_of(error) == counts
@@ -93,11 +94,9 @@ def test_dropped_and_repeated_samples_are_detected(package, images, tmp_path, mo
 
 @pytest.mark.parametrize(("wrong", "found"), [(None, None), ("twice", "1 repeated"), ("other", "1 that")])
 def test_samples_of_a_part_are_the_datasets_and_none_came_twice(
-    package, images, tmp_path, monkeypatch, wrong, found
+    plugin, images, tmp_path, monkeypatch, wrong, found
 ):
-    import iobench_tape
-
-    epoch = iobench_tape.TapeEpochs.epoch
+    epoch = plugin.TapeEpochs.epoch
 
     def changed(self, asked):
         for number, batch in enumerate(epoch(self, asked)):
@@ -107,7 +106,7 @@ def test_samples_of_a_part_are_the_datasets_and_none_came_twice(
                 batch["x"][1] ^= 1
             yield batch
 
-    monkeypatch.setattr(iobench_tape.TapeEpochs, "epoch", changed)
+    monkeypatch.setattr(plugin.TapeEpochs, "epoch", changed)
     asked = {"isolate": False, "batch_size": (4,), "max_batches": 10, "order": ("random",)}
     result = run(images, tmp_path, "tape", **asked)
     if wrong is None:
@@ -121,14 +120,12 @@ def test_samples_of_a_part_are_the_datasets_and_none_came_twice(
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_a_loader_that_repeats_must_deliver_every_sample(package, images, tmp_path, monkeypatch, missing):
-    import iobench_tape
-
+def test_a_loader_that_repeats_must_deliver_every_sample(plugin, images, tmp_path, monkeypatch, missing):
     def change(rows):
         some = rows[rows != 7] if missing else rows
         return np.append(some, some[:3])
 
-    spoil(monkeypatch, iobench_tape.LoopEpochs, change)
+    spoil(monkeypatch, plugin.LoopEpochs, change)
     result = run(images, tmp_path, "loop", isolate=False)
     assert [counts_of(error)[:2] for error in result.failures.values()] == [("wrong-samples", 1)] * missing
     assert bool(result.records) != missing
@@ -171,10 +168,8 @@ def test_the_shuffle_quality_of_the_loaders_order_is_reported(package, images, t
     assert warning.values == {"shuffle_quality": max(little)}
 
 
-def test_a_loaders_order_that_is_not_the_stored_one_is_reported(package, images, tmp_path, monkeypatch):
-    import iobench_tape
-
-    monkeypatch.setattr(iobench_tape.Tape, "orders", ("sequential",))
+def test_a_loaders_order_that_is_not_the_stored_one_is_reported(plugin, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugin.Tape, "orders", ("sequential",))
     asked = {"order": ("sequential",), "isolate": False}
     ordered = run(images, tmp_path / "a", "tape:buffer=1", **asked)
     mixed = run(images, tmp_path / "b", "tape:buffer=8", **asked)
@@ -192,9 +187,8 @@ def test_damaged_data_are_not_their_own_reference(package, own_images, tmp_path)
 
 
 def test_losses_are_compared_only_where_the_order_is_the_same(package, images, tmp_path):
-    found = run(
-        images, tmp_path, "tape", "native", order=("random",), model=("mlp",), batch_size=(32,), isolate=False
-    )
+    chosen = {"order": ("random",), "model": ("mlp",), "batch_size": (32,), "isolate": False}
+    found = run(images, tmp_path, "tape", "native", **chosen)
     assert not found.failures
     losses = {one.case["loader"]: one.loss for one in found.records if one.round == 1}
     assert losses["tape"] != losses["native"]
@@ -207,10 +201,10 @@ def skipped_of(manifest, *words, formats=("npy", "lmdb"), order=("sequential",))
     return {case.loader.name for case in cases}, case_grid.skip_notes(manifest, asked)
 
 
-def test_without_its_library_the_error_has_the_pip_command(package, images, monkeypatch):
-    import iobench_tape
-
-    monkeypatch.setattr(iobench_tape.Tape, "modules", ("numpy", "no_such_library"))
+def test_without_its_library_the_error_has_the_pip_command(plugin, images, tmp_path, monkeypatch):
+    (tmp_path / "no_such_library").mkdir()  # a folder of that name is not the library
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugin.Tape, "modules", ("numpy", "no_such_library"))
     with refused_as("missing-dependency", MissingDependency) as error:
         loaders.parse("tape")
     assert error.value.hint.split() == ["pip", "install", "no_such_library"]
@@ -219,38 +213,23 @@ def test_without_its_library_the_error_has_the_pip_command(package, images, monk
         skipped_of(images, "tape", "native")
 
 
-def test_a_folder_of_its_librarys_name_is_not_the_library(package, tmp_path, monkeypatch):
-    import iobench_tape
-
-    (tmp_path / "no_such_library").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(iobench_tape.Tape, "modules", ("no_such_library",))
-    with refused_as("missing-dependency", MissingDependency, match="no_such_library"):
-        loaders.parse("tape")
-
-
-def test_all_means_the_installed_loaders_that_read_the_formats(package, images, monkeypatch):
-    import iobench_tape
-
-    monkeypatch.setattr(iobench_tape.Clip, "modules", ("no_such_library",))
-    monkeypatch.setattr(iobench_tape.Loop, "reads", lambda self, format: format.name == "hdf5")
-    monkeypatch.setattr(iobench_tape.Tape, "orders", ("sequential",))
+def test_all_means_the_installed_loaders_that_read_the_formats(plugin, images, monkeypatch):
+    monkeypatch.setattr(plugin.Clip, "modules", ("no_such_library",))
+    monkeypatch.setattr(plugin.Loop, "reads", lambda self, format: format.name == "hdf5")
+    monkeypatch.setattr(plugin.Tape, "orders", ("sequential",))
     measured, notes = skipped_of(images, "all")
     assert {*loaders.DEFAULT_LOADERS, "tape"} <= measured
     assert not {"clip", "loop"} & measured
-    by_reason = {
-        note.values["reason"]: note.message for note in notes if re.search("clip|loop", note.message)
-    }
-    assert by_reason.keys() == {"missing-dependency", "reads-nothing"}
-    assert "no_such_library" in by_reason["missing-dependency"]
-    assert "loop" in by_reason["reads-nothing"]
+    reasons = {note.values["reason"]: note.message for note in notes if re.search("clip|loop", note.message)}
+    assert reasons.keys() == {"missing-dependency", "reads-nothing"}
+    assert "no_such_library" in reasons["missing-dependency"]
+    assert "loop" in reasons["reads-nothing"]
     assert not any("tape" in note.message for note in notes)
 
 
 def test_the_default_loaders_do_not_depend_on_what_is_installed(package, images):
-    assert {case.loader.name for case in case_grid.cases_of(images, RunOptions(), ["cpu"])} == {
-        *loaders.DEFAULT_LOADERS
-    }
+    cases = case_grid.cases_of(images, RunOptions(), ["cpu"])
+    assert {case.loader.name for case in cases} == {*loaders.DEFAULT_LOADERS}
 
 
 def test_a_broken_one_is_reported_and_affects_no_other(tmp_path, monkeypatch, images):
@@ -265,27 +244,15 @@ def test_a_broken_one_is_reported_and_affects_no_other(tmp_path, monkeypatch, im
 
 
 def test_the_package_s_own_tests_pass(package):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-n0",
-        str(PACKAGE / "test_tape.py"),
-    ]
-    environment = {"PYTHONPATH": f"{package}:{Path(iobench.__file__).parent.parent}", "PATH": "/usr/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=package)
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", str(PACKAGE / "test_tape.py"))
+    paths = {"PYTHONPATH": f"{package}:{Path(iobench.__file__).parent.parent}", "PATH": "/usr/bin"}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=paths, cwd=package)
     assert done.returncode == 0, done.stdout
 
 
-def test_a_loader_that_reads_some_formats_makes_no_case_of_others(package, images, tmp_path, monkeypatch):
-    import iobench_tape
-
-    monkeypatch.setattr(iobench_tape.Tape, "reads", lambda self, format: format.name == "lmdb")
+def test_a_loader_that_reads_some_formats_makes_no_case_of_others(plugin, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugin.Tape, "reads", lambda self, format: format.name == "lmdb")
     asked = RunOptions(("npy", "lmdb"), ("tape",), device=("cpu",), rounds="1", limits=False, isolate=False)
     found = iobench.run(images, asked, out=tmp_path / "r.jsonl")
     assert [case.variant for case in found.cases] == ["lmdb"]
-    assert dataclasses.asdict(found.cases[0].loader) == {"buffer": 8}
-    assert formats.get("npy").name == "npy"
+    assert found.cases[0].loader.buffer == 8

@@ -147,10 +147,8 @@ class Hdf5(ArrayFormat, Detectable):
         Nested datasets are named by their path. All share the leading axis; what has none is left out. Links
         to files below the file's folder are followed.
         """
-        path, chosen = split_selection(path)
-        file, datasets = _inspected(path)
-        left = _without_samples(datasets) - set(chosen)
-        keys = [key for key in select_arrays(file, datasets, chosen) if key not in left]
+        path, file, datasets, taken, left = _selected(path)
+        keys = [key for key in taken if key not in left]
         try:
             schema = selected_schema(file, {key: one.typed for key, one in datasets.items()}, keys)
         except CorruptArtifact as error:
@@ -168,12 +166,9 @@ class Hdf5(ArrayFormat, Detectable):
 
     def others(self, path: Path) -> Sequence[Path]:
         """Return the files that links lead to, the sources of virtual datasets, and raw files."""
-        path, chosen = split_selection(path)
-        file, datasets = _inspected(path)
-        used = [datasets[name] for name in select_arrays(file, datasets, chosen)]
-        return sorted(
-            {other for one in used if not one.refused for other in (one.file, *one.sources)} - {file}
-        )
+        _, file, datasets, taken, _ = _selected(path)
+        used = [datasets[name] for name in taken if not datasets[name].refused]
+        return sorted({other for one in used for other in (one.file, *one.sources)} - {file})
 
     def groups(self, path: Path) -> Groups:
         """Return the groups of a file that hold alike datasets."""
@@ -186,10 +181,7 @@ class Hdf5(ArrayFormat, Detectable):
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report compressed chunks of several samples, and attributes that say what the numbers stand for."""
-        path, chosen = split_selection(path)
-        file, datasets = _inspected(path)
-        left = _without_samples(datasets) - set(chosen)
-        left_out = left.intersection(select_arrays(path, datasets, chosen))
+        path, file, datasets, _, left = _selected(path)
         names = field_names(datasets)
         used = {field.name: datasets[names[field.name]] for field in schema.fields}
         notes, hint = list[Finding](), "'iobench recommend' compares other formats"
@@ -199,7 +191,7 @@ class Hdf5(ArrayFormat, Detectable):
                 message = f"{name}: a sample read at random decompresses {chunk}"
                 values: dict[str, Any] = {"field": name, "samples": one.chunk_rows}
                 notes.append(Finding("compressed-chunks", message, hint, values))
-        notes += parts_not_read("dataset", left_out, " without an axis of samples")
+        notes += parts_not_read("dataset", left, " without an axis of samples")
         notes += attributes_not_read(attributes_in(file if path.is_dir() else path))
         return notes + attribute_notes({name: one.attributes for name, one in used.items()})
 
@@ -264,9 +256,17 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
     return file, {n.removeprefix(f"{below}/"): one for n, one in every.items() if n.startswith(f"{below}/")}
 
 
-def _without_samples(datasets: Mapping[str, Described]) -> set[str]:
+def _selected(path: Path) -> tuple[Path, Path, dict[str, Described], list[str], set[str]]:
+    """Return a path without its selection, its file, what that holds, what is selected, and the rest of it.
+
+    That rest has no samples, and its names were not given.
+    """
+    path, chosen = split_selection(path)
+    file, datasets = _inspected(path)
+    taken = select_arrays(file, datasets, chosen)
     shapes = {name: one.shape for name, one in datasets.items() if one.shape is not None}
-    return without_samples(shapes, {name for name, one in datasets.items() if one.refused})
+    left = without_samples(shapes, {name for name, one in datasets.items() if one.refused})
+    return path, file, datasets, taken, left.intersection(taken) - set(chosen)
 
 
 def _described(path: Path, schema: Schema) -> tuple[Path, dict[str, Described]]:
@@ -386,21 +386,6 @@ def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:
     dataset.id.read(h5py.h5s.create_simple(target.shape), selected, target)
 
 
-@dataclass(frozen=True)
-class Hdf5Chunks:
-    """A dataset's chunks in row order: byte offset, stored bytes and filter mask of each."""
-
-    rows: int  # per chunk; the last may hold fewer
-    offset: Index
-    stored: Index
-    mask: Index
-
-    @property
-    def first(self) -> Index:
-        """First row of each chunk."""
-        return np.arange(len(self.offset), dtype=np.int64) * self.rows
-
-
 def placed(dataset: h5py.Dataset | Member) -> Placement | None:
     """Return the location of samples that are stored as in memory; None if they are not."""
     if isinstance(dataset, Member):
@@ -419,10 +404,11 @@ def placed(dataset: h5py.Dataset | Member) -> Placement | None:
         return Strided((path,), int(offset), width)
     if dataset.id.get_create_plist().get_nfilters():
         return None
-    chunks = chunks_of(dataset)
-    if chunks is None or (chunks.stored != chunks.rows * width).any():
+    if (chunks := chunks_of(dataset)) is None:
         return None
-    return Chunked((path,), chunks.first, np.zeros_like(chunks.offset), chunks.offset, width)
+    first, at, stored, _ = chunks
+    whole = (stored == dataset.chunks[0] * width).all()
+    return Chunked((path,), first, np.zeros_like(at), at, width) if whole else None
 
 
 def _member_placed(member: Member) -> Placement | None:
@@ -476,13 +462,12 @@ def encoded(dataset: h5py.Dataset | Member, name: str) -> Blocks | None:
         return None
     if not filters or set(filters) - {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}:
         return None
-    chunks = chunks_of(dataset)
-    if chunks is None:
+    if (chunks := chunks_of(dataset)) is None:
         return None
-    path, width, item = Path(dataset.file.filename), sample_bytes(dataset), int(dataset.dtype.itemsize)
-    decode = ChunkDecoder(path, name, chunks.rows * width, item, filters, chunks.mask)
-    file = np.zeros_like(chunks.offset)
-    return Blocks((name,), (path,), chunks.first, file, chunks.offset, chunks.stored, decode)
+    first, offset, stored, mask = chunks
+    path, item = Path(dataset.file.filename), int(dataset.dtype.itemsize)
+    decode = ChunkDecoder(path, name, dataset.chunks[0] * sample_bytes(dataset), item, filters, mask)
+    return Blocks((name,), (path,), first, np.zeros_like(offset), offset, stored, decode)
 
 
 @dataclass(frozen=True)
@@ -543,8 +528,10 @@ def _stored_alike(dataset: h5py.Dataset) -> bool:
     return bool(dataset.id.get_type().get_size() == dataset.dtype.itemsize)
 
 
-def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
-    """Return the chunks of a dataset; None unless all are allocated and hold whole samples.
+def chunks_of(dataset: h5py.Dataset) -> tuple[Index, Index, Index, Index] | None:
+    """Return first row, byte offset, stored bytes and filter mask of each chunk in row order.
+
+    None unless all are allocated and hold whole samples; the last may hold fewer than the others.
 
     CorruptArtifact if the chunk index is damaged.
     """
@@ -564,7 +551,8 @@ def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
         dataset.id.chunk_iter(note)
     if (table[:, 0] < 0).any():  # never written: these rows have the fill value and no location
         return None
-    return Hdf5Chunks(chunk[0], *(np.ascontiguousarray(column) for column in table.T))
+    offset, stored, mask = (np.ascontiguousarray(column) for column in table.T)
+    return np.arange(count, dtype=np.int64) * chunk[0], offset, stored, mask
 
 
 def sample_bytes(dataset: h5py.Dataset) -> int:

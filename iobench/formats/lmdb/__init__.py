@@ -62,20 +62,16 @@ class Lmdb(Format, Detectable, Checkable):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the environment; its map grows as it fills."""
         try:
-            self._write(path, schema, batches)
+            with lmdb.open(str(path), map_size=self.size_bound(schema), lock=False, sync=False) as env:
+                start = 0
+                for batch in batches:
+                    values = self._values(schema, batch)
+                    self._append(env, [(KEY.pack(start + i), v) for i, v in enumerate(values)])
+                    start += len(values)
+                self._append(env, [(SCHEMA_KEY, described(schema))])
+                env.sync(True)
         except lmdb.Error as error:  # a write cut short by a full disk is an "Input/output error" to LMDB
             raise OSError(f"{error} (is the disk full?)") from error
-
-    def _write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        env = lmdb.open(str(path), map_size=self.size_bound(schema), lock=False, sync=False)
-        with env:
-            start = 0
-            for batch in batches:
-                values = self._values(schema, batch)
-                self._append(env, [(KEY.pack(start + i), v) for i, v in enumerate(values)])
-                start += len(values)
-            self._append(env, [(SCHEMA_KEY, described(schema))])
-            env.sync(True)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> LmdbReader:
         """Check the meta pages, the number of keys and the first value, and return a reader."""

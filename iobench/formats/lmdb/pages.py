@@ -63,19 +63,15 @@ def read_meta(path: Path) -> Meta:
     if not path.is_file():
         raise corrupt(path, "an LMDB environment", "no such file")
     with open(path, "rb", buffering=0) as file:
-        return _read_meta(path, file.fileno())
-
-
-def _read_meta(path: Path, descriptor: int) -> Meta:
-    first = _one_meta(path, descriptor, 0, 0)
-    page_bytes = int(first["free"]["page_bytes"])
-    if not (256 <= page_bytes <= 1 << 15 and page_bytes & (page_bytes - 1) == 0):
-        raise corrupt(path, "pages of 256 to 32768 bytes", page_bytes)
-    second = _one_meta(path, descriptor, 1, page_bytes)
+        first, size = _one_meta(path, file.fileno(), 0, 0), os.fstat(file.fileno()).st_size
+        page_bytes = int(first["free"]["page_bytes"])
+        if not (256 <= page_bytes <= 1 << 15 and page_bytes & (page_bytes - 1) == 0):
+            raise corrupt(path, "pages of 256 to 32768 bytes", page_bytes)
+        second = _one_meta(path, file.fileno(), 1, page_bytes)
     if second["free"]["page_bytes"] != page_bytes:
         raise corrupt(path, f"pages of {page_bytes} bytes", int(second["free"]["page_bytes"]))
     valid = second if second["transaction"] > first["transaction"] else first
-    tree, last, size = valid["main"], int(valid["last"]), os.fstat(descriptor).st_size
+    tree, last = valid["main"], int(valid["last"])
     if size < (last + 1) * page_bytes:  # reading past the end of a mapped file kills the process
         raise corrupt(path, f"at least {(last + 1) * page_bytes} bytes", f"{size} bytes", kind="truncated")
     if tree["flags"] or valid["free"]["flags"] not in (INTEGER_KEYS, INTEGER_KEYS | ONE_FILE):
@@ -150,11 +146,9 @@ class Nodes:
 
     def keys(self) -> list[bytes]:
         """Return the key of each node; CorruptArtifact if one ends after its page."""
-        begins = self.starts + NODE_BYTES
-        self.check_ends(begins + self.key_bytes)
-        begins = begins + self.pages * self._size
-        whole = self._bytes.tobytes()
-        ends = begins + self.key_bytes
+        self.check_key_ends()
+        begins = self.starts + NODE_BYTES + self.pages * self._size
+        whole, ends = self._bytes.tobytes(), begins + self.key_bytes
         return [whole[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
     def rows(self, samples: int, last: bytes) -> Numbers:
@@ -177,27 +171,34 @@ class Nodes:
 
     def overflow_pages(self) -> tuple[Numbers, Numbers]:
         """Check all values; return the first and past-the-last overflow page of each that has some."""
-        flags = (self.headers >> np.uint64(32)) & np.uint64(0xFFFF)
+        flags, size, begin = self._value_headers()
         self.refuse(flags > OVERFLOW, "plain values", f"flags {int(flags.max(initial=0))}")
-        value, begin = (self.headers & np.uint64(0xFFFFFFFF)).astype(np.int64), NODE_BYTES + self.key_bytes
         overflow = flags == OVERFLOW
-        self.check_ends(self.starts + begin + np.where(overflow, NUMBER_BYTES, value))
+        self.check_ends(self.starts + begin + np.where(overflow, NUMBER_BYTES, size))
         first = self._page_at(begin)[overflow]
-        return first, first + (HEADER_BYTES - 1 + value[overflow]) // self._size + 1
+        return first, first + (HEADER_BYTES - 1 + size[overflow]) // self._size + 1
 
     def values(self) -> tuple[Numbers, Numbers]:
         """Return the file offset and the size of each value."""
-        size, begin = (self.headers & np.uint64(0xFFFFFFFF)).astype(np.int64), NODE_BYTES + self.key_bytes
+        flags, size, begin = self._value_headers()
         inline = self._numbers[self.pages] * self._size + self.starts + begin
         separate = self._page_at(begin) * self._size + HEADER_BYTES
-        flags = (self.headers >> np.uint64(32)) & np.uint64(0xFFFF)
         return np.where(flags == OVERFLOW, separate, inline), size
+
+    def _value_headers(self) -> tuple[npt.NDArray[np.uint64], Numbers, Numbers]:
+        """Return the flags of each node, the size of its value, and where that begins in the node."""
+        flags = (self.headers >> np.uint64(32)) & np.uint64(0xFFFF)
+        return flags, (self.headers & np.uint64(0xFFFFFFFF)).astype(np.int64), NODE_BYTES + self.key_bytes
 
     def _page_at(self, begin: Numbers) -> Numbers:
         """Return the page number in each node, after a key that may have an odd length."""
         odd = (begin % 2).astype(np.uint64)
         pages: Numbers = (self.words(begin - begin % 2) >> (np.uint64(8) * odd)).astype(np.int64)
         return pages
+
+    def check_key_ends(self) -> None:
+        """Raise CorruptArtifact if a key ends after its page."""
+        self.check_ends(self.starts + NODE_BYTES + self.key_bytes)
 
     def check_ends(self, ends: Numbers) -> None:
         """Raise CorruptArtifact if a node ends after its page."""
@@ -328,7 +329,7 @@ class Tree:
         children, begins = [], []
         for low, pages in self._pieces(numbers):
             nodes = Nodes(self._path, pages, numbers[low : low + len(pages)], BRANCH)
-            nodes.check_ends(nodes.starts + NODE_BYTES + nodes.key_bytes)
+            nodes.check_key_ends()
             # LMDB never reads the first key of a branch page, which may be empty
             first = nodes.firsts()
             begin = nodes.rows(samples, last)

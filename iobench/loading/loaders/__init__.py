@@ -22,6 +22,7 @@ from iobench.loading.loaders._loader import (
     failure,
     fetch_option,
 )
+from iobench.loading.target import TARGET_PATTERN
 
 __all__ = [
     "DEFAULT_LOADERS",
@@ -47,7 +48,6 @@ __all__ = [
 # loaders of a run that names none: the same on every machine, whatever is installed
 DEFAULT_LOADERS = ("dataloader", "native", "stream")
 
-# The base is abstract, and mypy takes a type[T] for one that can be called.
 USUAL_WORDS = {
     "dataloader": "pytorch torch",
     "ffcv": "beton",
@@ -57,6 +57,7 @@ USUAL_WORDS = {
     "tfdata": "tensorflow tf tfrecord",
     "webdataset": "wds tar",
 }
+# The base is abstract, and mypy takes a type[T] for one that can be called.
 LOADERS: Registry[Loader] = Registry(Loader, "iobench.loaders", InvalidSettings, USUAL_WORDS)  # type: ignore[type-abstract]
 
 names = LOADERS.names
@@ -68,7 +69,7 @@ describe = LOADERS.describe
 
 def is_target(word: str) -> bool:
     """Return whether a word names a user's function and not a registered loader."""
-    return _user_loader.is_target(word, names())
+    return word.partition(":")[0] not in names() and TARGET_PATTERN.fullmatch(word) is not None
 
 
 def parse(word: str) -> Loader:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared, option
@@ -21,7 +21,6 @@ from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import HostBatch, pinned
 from iobench.loading.user_errors import WORKER_DIED, PortableError, first_line
 
-Self = TypeVar("Self", bound="Loader")
 # the rows of each batch for a map-style loader, the epoch's number for an iterable-style one
 EpochRequest: TypeAlias = "Sequence[Rows] | int"
 
@@ -171,7 +170,7 @@ class Loader(Options, ABC):
         """Return whether it makes batches of samples that differ in length in a way."""
         return True
 
-    def on(self: Self, device: str) -> Self:
+    def on(self, device: str) -> Self:
         """Return it with all options that depend on the device resolved.
 
         Raises InvalidSettings if the device cannot provide what the options request.
@@ -313,9 +312,6 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     return LoaderFailed(f"loader {loader.display_name}: {message or name}", kind=kind, path=opener.path)
 
 
-Copying = TypeVar("Copying", bound="CopyingLoader")
-
-
 @dataclass(frozen=True)
 class CopyingLoader(Loader):
     """A loader whose batches the consumer copies to the device."""
@@ -323,7 +319,7 @@ class CopyingLoader(Loader):
     pin_memory: bool | None = option(None, "batches in pinned memory; by default on with an accelerator")
     non_blocking: bool | None = option(None, "copy to the device without waiting; by default as pin_memory")
 
-    def on(self: Copying, device: str) -> Copying:
+    def on(self, device: str) -> Self:
         """Return it with pinning and non-blocking copies resolved for a device."""
         accelerated = device != "cpu" and device_named(device).pins
         pin, non_blocking = self.pin_memory, self.non_blocking
@@ -335,11 +331,7 @@ class CopyingLoader(Loader):
                 found=f"device {device}",
             )
         pin = accelerated if pin is None else pin
-        changes: dict[str, Any] = {
-            "pin_memory": pin,
-            "non_blocking": pin if non_blocking is None else non_blocking,
-        }
-        return replace(self, **changes)
+        return replace(self, pin_memory=pin, non_blocking=pin if non_blocking is None else non_blocking)
 
     def pins(self, device: str) -> bool:
         """Return the option `pin_memory`."""

@@ -116,11 +116,6 @@ class UserLoader(Loader):
         return UserLoaderEpochs(self, job)
 
 
-def is_target(word: str, known: Iterable[str]) -> bool:
-    """Return whether a word names a function and not one of the known loaders."""
-    return word.partition(":")[0] not in known and target.TARGET_PATTERN.fullmatch(word) is not None
-
-
 def parse(word: str) -> UserLoader:
     """Return the loader that a word like `train.py:make_loader:num_workers=4` names.
 
@@ -168,10 +163,7 @@ class UserLoaderEpochs(Epochs):
         try:
             return target.build_loader(self._function, self._name, self._arguments)
         except TargetError as error:
-            location = user_errors.location(error.__cause__) if error.__cause__ else ""
-            if location:
-                raise error.changed(problem=f"{error.problem} ({location})") from error
-            raise
+            raise error.changed(problem=_located(error.problem, error.__cause__)) from error
 
     @property
     def prefetches(self) -> bool:
@@ -208,11 +200,15 @@ class UserLoaderEpochs(Epochs):
         except TargetError:
             raise
         except user_errors.USER_ERRORS as error:
-            problem = f"{self._name} {user_errors.outcome(error)}"
-            if location := user_errors.location(error):
-                problem = f"{problem} ({location})"
+            problem = _located(f"{self._name} {user_errors.outcome(error)}", error)
             raise user_errors.target_error(problem, error) from error
 
     def close(self) -> None:
         """Release the function's result, and with it its workers."""
         self._loader = None
+
+
+def _located(problem: str, error: BaseException | None) -> str:
+    """Return a problem with the line of the user's code that caused it, if that is known."""
+    location = user_errors.location(error) if error else ""
+    return f"{problem} ({location})" if location else problem
