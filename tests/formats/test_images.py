@@ -63,14 +63,6 @@ def test_channels_may_come_first(tmp_path, fmt):
     assert fmt.lossless == np.array_equal(recoded, batch["image"])
 
 
-def test_simplejpeg_reads_what_was_written(tmp_path):
-    simplejpeg = pytest.importorskip("simplejpeg")
-    artifact = store(JPEG, tmp_path / "a", SCHEMA)
-    file = artifact.path / "image/000/000000000.jpg"
-    pixels = simplejpeg.decode_jpeg(file.read_bytes(), fastdct=False, fastupsample=False)
-    assert np.abs(pixels.astype(int) - artifact.source["image"][0]).mean() < 8
-
-
 @pytest.mark.parametrize(
     ("field", "cause", "found"),
     [
@@ -89,11 +81,6 @@ def test_other_samples_are_refused_before_anything_is_written(tmp_path, field, c
         iobench.prepare(source, ["npy", "images"], data_dir=tmp_path / "data")
     assert ("field x" in caught.value.problem) == (cause == "not-an-image")
     assert not (tmp_path / "data").exists()
-
-
-def test_quality_is_an_option_of_jpeg_only():
-    with refused_as("conflicting-options", InvalidOption, hint=has("lossy=jpeg")):
-        formats.parse("images:quality=80")
 
 
 def class_folders(folder, suffix="png", sizes=((6, 4),)):
@@ -310,24 +297,23 @@ def test_images_that_are_not_rgb_are_refused_with_what_reads_them(tmp_path):
         formats.get("images").infer_schema(photos(tmp_path / "train"))
 
 
-def test_a_decoder_needs_a_shape():
-    for options in ("decoder=simplejpeg", "dct_scaling=yes", "crop=random"):
-        with refused_as("conflicting-options", InvalidOption, hint=has("shape=")):
-            formats.parse(f"images:{options}")
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ("quality=80", "lossy=jpeg"),
+        *((one, "shape=") for one in ("decoder=simplejpeg", "dct_scaling=yes", "crop=random")),
+        ("encoded=yes,shape=3x8x8", "omit"),
+    ],
+)
+def test_options_that_need_or_exclude_others(options, hint):
+    with refused_as("conflicting-options", InvalidOption, hint=has(hint)):
+        formats.parse(f"images:{options}")
 
 
-def test_a_damaged_image_of_any_size_is_named(tmp_path):
-    class_folders(tmp_path / "train", "jpg", ((60, 40), (30, 50)))
-    fmt = formats.parse("images:shape=20x16x3")
-    schema, file = fmt.infer_schema(tmp_path / "train"), tmp_path / "train/cat/1.jpg"
-    file.write_bytes(file.read_bytes()[:100])
-    with fmt.open(tmp_path / "train", schema) as reader, refused_as("undecodable", path=file):
-        reader.batch(slice(0, 3))
-
-
-def test_the_option_of_existing_folders_cannot_be_written():
+@pytest.mark.parametrize("options", ["shape=20x16x3", "encoded=yes"])
+def test_the_options_of_existing_folders_cannot_be_written(options):
     with refused_as("read-only-variant", UnsupportedSchema):
-        formats.parse("images:shape=20x16x3").check_schema(SCHEMA)
+        formats.parse(f"images:{options}").check_schema(SCHEMA)
 
 
 def test_images_of_several_sizes_are_refused_by_name(tmp_path):
@@ -436,10 +422,3 @@ def test_files_of_any_size_are_read_as_they_are(tmp_path):
         assert (one["image"].tobytes(), one["label"]) == contents[3]
         out = tmp_path / f"{dataset.name}.jsonl"
         delivered(dataset, (variant,), ("native", "stream", "dataloader"), out)
-
-
-def test_files_as_they_are_exclude_other_options():
-    with refused_as("conflicting-options", InvalidOption):
-        formats.parse("images:encoded=yes,shape=3x8x8")
-    with refused_as("read-only-variant", UnsupportedSchema):
-        formats.parse("images:encoded=yes").check_schema(SCHEMA)

@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import pytest
 from kinds import refused_as
 
@@ -40,11 +39,6 @@ def test_datasets_of_its_own_library_are_read_in_place(tmp_path):
     with LANCE.open(tmp_path / "t.lance", schema) as reader:
         assert_rows(reader.batch(INDICES), expected, INDICES)
         assert_rows(reader.batch(slice(3, 22)), expected, slice(3, 22))
-
-
-def test_it_is_the_only_format_that_cannot_be_forked():
-    assert [name for name in formats.names() if not formats.class_of(name).forkable] == ["lance"]
-    assert np.all([formats.type_of(name).forkable for name in ("npy", "arrow", "zarr")])
 
 
 @pytest.mark.parametrize("panics", [True, False])
