@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.options import option
-from iobench.base.text import reason
+from iobench.contrib.formats.shared.external import imported
 from iobench.formats import Placement, Rows, index_of
 from iobench.host.device import device_named
 from iobench.loading.loaders import Epochs, Job, Loader
@@ -184,12 +184,5 @@ def _is_direct() -> bool:
 
 def _kvikio() -> Any:
     """Import the library; InvalidSettings if it is installed but cannot be imported."""
-    try:
-        import kvikio
-        import kvikio.cufile_driver
-        import kvikio.defaults
-    except (ImportError, OSError) as error:
-        problem = f"loader gds: KvikIO cannot be imported: {reason(error)}"
-        hint = "run it on a machine with an NVIDIA GPU, its driver and libraries"
-        raise InvalidSettings(problem, "cannot-import", hint=hint) from error
-    return kvikio
+    hint = "run it on a machine with an NVIDIA GPU, its driver and libraries"
+    return imported("loader gds: KvikIO", hint, "kvikio", "kvikio.cufile_driver", "kvikio.defaults")

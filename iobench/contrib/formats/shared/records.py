@@ -103,6 +103,13 @@ class Column:
     encoded: bool = False
     total: int = 0
 
+    @classmethod
+    def of(cls, field: Field, offset: Index, size: Index) -> Column:
+        """Return the column of values that are stored as in memory, and take `size` bytes each."""
+        if not field.is_ragged:
+            return cls(offset)
+        return cls(offset, size, total=int(size.sum()) // field.sample_bytes)
+
 
 @dataclass(frozen=True)
 class Decoder:
