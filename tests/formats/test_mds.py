@@ -14,22 +14,11 @@ from ragged_cases import batch_of
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Chunked, Field, Listed, ListedSpans, Schema
-from iobench.testing.cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+from iobench.testing.cases import SCHEMA, assert_same, files_of, read_all, store
 from iobench.testing.corruption import Bomb
 
 MDS = formats.get("mds")
 
-READ = """
-import sys, numpy as np
-from streaming import LocalDataset, StreamingDataset
-local = LocalDataset(sys.argv[1])
-samples = [local[row] for row in range(len(local))]
-streamed = list(StreamingDataset(local=sys.argv[1], batch_size=1, shuffle=False))
-for name in samples[0]:
-    assert all(np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f")
-               for a, b in zip(samples, streamed, strict=True)), name
-np.savez(sys.argv[2], **{name: np.stack([sample[name] for sample in samples]) for name in samples[0]})
-"""
 
 WRITE = """
 import sys, numpy as np
@@ -52,15 +41,6 @@ def others(tmp_path_factory):
 @pytest.fixture
 def artifact(tmp_path):
     return store(formats.get("mds", shard_bytes=900), tmp_path / "a", SCHEMA)
-
-
-@pytest.mark.parametrize("shard_bytes", [900, 1 << 26])
-def test_streaming_reads_what_we_write(tmp_path, shard_bytes):
-    artifact = store(formats.get("mds", shard_bytes=shard_bytes), tmp_path / "a", SCHEMA)
-    run("streaming", READ, artifact.path, tmp_path / "read.npz")
-    batch = loaded(tmp_path / "read.npz")
-    assert batch["mask"].dtype == np.uint8
-    assert_rows(batch | {"mask": batch["mask"].astype(bool)}, artifact.source, slice(None))
 
 
 def test_folders_of_streaming_are_read_in_place(others):

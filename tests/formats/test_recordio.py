@@ -1,6 +1,5 @@
 """Format recordio: MXNet reads and writes the same files; magic words in the data; damaged files."""
 
-import json
 import struct
 
 import numpy as np
@@ -21,43 +20,22 @@ from iobench.testing.placements import assert_placements
 RECORDIO = formats.get("recordio")
 MAGIC = 0xCED7230A
 
+
+MAGIC_ROWS = [[], [0], [8], [3, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8], []]
+
+
 READ = """
-import sys, numpy as np
-from mxnet import recordio
-opened = recordio.MXIndexedRecordIO(sys.argv[1] + "/data.idx", sys.argv[1] + "/data.rec", "r")
-pairs = [recordio.unpack(opened.read_idx(key)) for key in opened.keys]
-in_order = recordio.MXRecordIO(sys.argv[1] + "/data.rec", "r")
-assert [recordio.unpack(in_order.read())[1] for _ in pairs] == [data for _, data in pairs]
-data = np.stack([np.frombuffer(data, np.uint8) for _, data in pairs])
-np.savez(sys.argv[2], data=data, ids=[header.id for header, _ in pairs])
-"""
-
-WRITE = """
-import struct, sys, numpy as np
-from mxnet import recordio
-np.int = int
-magic = struct.pack("<I", 0xCED7230A)
-for name, label, bad in [("one", lambda row: row / 2, 99), ("many", lambda row: [row, -row, 0.5], 7)]:
-    out = recordio.MXIndexedRecordIO(f"{sys.argv[1]}/{name}.idx", f"{sys.argv[1]}/{name}.rec", "w")
-    for row in range(20):
-        data = np.full(6, row, "int16").tobytes()
-        if row == bad:
-            data = data[:4] + magic + data[8:]
-        out.write_idx(row, recordio.pack(recordio.IRHeader(0, label(row), row, 0), data))
-    out.close()
-"""
-
-
-READ_RAGGED = """
 import json, sys, numpy as np
 from mxnet import recordio
 opened = recordio.MXIndexedRecordIO(sys.argv[1] + "/data.idx", sys.argv[1] + "/data.rec", "r")
+in_order = recordio.MXRecordIO(sys.argv[1] + "/data.rec", "r")
 fields = json.load(open(sys.argv[1] + "/schema.json"))["fields"]
 ragged = [field for field in fields if field["shape"][:1] == [-1]]
 read = {}
 for row in opened.keys:
     header, data = recordio.unpack(opened.read_idx(row))
     assert header.id == row
+    assert recordio.unpack(in_order.read())[1] == data
     at = 0
     def take(dtype, count):
         global at
@@ -73,35 +51,27 @@ for row in opened.keys:
 np.savez(sys.argv[2], **read)
 """
 
-WRITE_RAGGED = """
+WRITE = """
 import struct, sys, numpy as np
 from mxnet import recordio
 np.int = int
 magic = struct.pack("<I", 0xCED7230A)
-for name, bad in [("clean", 99), ("magic", 7)]:
-    out = recordio.MXIndexedRecordIO(f"{sys.argv[1]}/{name}.idx", f"{sys.argv[1]}/{name}.rec", "w")
-    for row in range(20):
-        data = np.full(row, row, "int16").tobytes()
-        if row == bad:
-            data = data[:4] + magic + data[8:]
-        labels = [float(row)] * (row % 3)
-        out.write_idx(row, recordio.pack(recordio.IRHeader(0, labels or row / 2, row, 0), data))
-    out.close()
+labels = {
+    "one": lambda row: row / 2,
+    "many": lambda row: [row, -row, 0.5],
+    "ragged": lambda row: [float(row)] * (row % 3) or row / 2,
+}
+for name, label in labels.items():
+    for bad in (99, 7):
+        path = f"{sys.argv[1]}/{name}-{bad}"
+        out = recordio.MXIndexedRecordIO(f"{path}.idx", f"{path}.rec", "w")
+        for row in range(20):
+            data = np.full(row if name == "ragged" else 6, row, "int16").tobytes()
+            if row == bad:
+                data = data[:4] + magic + data[8:]
+            out.write_idx(row, recordio.pack(recordio.IRHeader(0, label(row), row, 0), data))
+        out.close()
 """
-
-
-def fields_of(path, data):
-    """Return the fields of records as another program reads them, by the description in schema.json."""
-    fields, at = {}, 0
-    for field in json.loads((path / "schema.json").read_text())["fields"]:
-        width = int(np.prod(field["shape"])) * np.dtype(field["dtype"]).itemsize
-        raw = np.ascontiguousarray(data[:, at : at + width])
-        fields[field["name"]] = raw.view(field["dtype"]).reshape(-1, *field["shape"])
-        at += width
-    return fields
-
-
-MAGIC_ROWS = [[], [0], [8], [3, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8], []]
 
 
 def with_magic(tmp_path, rows=MAGIC_ROWS):
@@ -114,15 +84,6 @@ def with_magic(tmp_path, rows=MAGIC_ROWS):
     tmp_path.mkdir(exist_ok=True)
     RECORDIO.write(tmp_path / "a", schema, [source])
     return StoredArtifact(RECORDIO, tmp_path / "a", schema, source)
-
-
-@pytest.mark.parametrize("made", [lambda path: store(RECORDIO, path / "a", SCHEMA), with_magic])
-def test_mxnet_reads_what_we_write(tmp_path, made):
-    artifact = made(tmp_path)
-    run("mxnet", READ, artifact.path, tmp_path / "read.npz")
-    read = loaded(tmp_path / "read.npz")
-    assert read["ids"].tolist() == list(range(artifact.schema.samples))
-    assert_rows(fields_of(artifact.path, read["data"]), artifact.source, slice(None))
 
 
 def test_parts_of_a_record_are_joined(tmp_path):
@@ -151,31 +112,33 @@ def test_parts_that_do_not_fit_together_are_corrupt(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    path = tmp_path_factory.mktemp("others")
+def theirs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("theirs")
     run("mxnet", WRITE, path)
     return path
 
 
-def test_files_of_mxnet_are_read_in_place(others):
-    fields = (Field("label", (), "float32"), Field("x", (6,), "int16"))
-    assert RECORDIO.sniff(others / "one.rec")
-    assert RECORDIO.infer_schema(others / "one.rec", fields) == Schema(20, fields)
-    rows = np.array([19, 0, 7, 7])
-    with RECORDIO.open(others / "one.rec", Schema(20, fields)) as reader:
-        assert reader.placement().keys() == {"label", "x"}
-        assert_same(reader.batch(rows)["label"], rows.astype("float32") / 2)
-        assert_same(reader.batch(rows)["x"], np.repeat(rows[:, None], 6, 1).astype("int16"))
-
-
-def test_several_labels_and_a_record_in_parts(others):
-    fields = (Field("x", (6,), "int16"), Field("label", (3,), "float32"))
-    with RECORDIO.open(others / "many.rec", RECORDIO.infer_schema(others / "many.rec", fields)) as reader:
-        assert_same(
-            reader.batch(np.array([7, 3]))["label"], np.array([[7, -7, 0.5], [3, -3, 0.5]], "float32")
-        )
-        expected = np.frombuffer(struct.pack("<hhIhh", 7, 7, MAGIC, 7, 7), "int16")
-        assert_same(reader.sample(7)["x"], expected)
+@pytest.mark.parametrize("bad", [99, 7], ids=["clean", "magic"])
+@pytest.mark.parametrize(
+    ("name", "label", "x"), [("one", (), (6,)), ("many", (3,), (6,)), ("ragged", (-1,), (-1,))]
+)
+def test_files_of_mxnet_are_read_in_place(theirs, name, bad, label, x):
+    file, fields = theirs / f"{name}-{bad}.rec", (Field("x", x, "int16"), Field("label", label, "float32"))
+    assert RECORDIO.sniff(file)
+    schema = RECORDIO.infer_schema(file, fields)
+    totals = {"x": 190, "label": 7 * 1 + 7 * 1 + 6 * 2} if name == "ragged" else {}
+    assert schema == Schema(20, fields, totals=totals)
+    with RECORDIO.open(file, schema) as reader:
+        assert bool(reader.placement()) == (bad == 99)
+        for row in (19, 0, 7, 7, 3):
+            expected = np.full(row if name == "ragged" else 6, row, "int16")
+            if row == bad:
+                expected[2:4] = np.frombuffer(struct.pack("<I", MAGIC), "int16")
+            labels = {"one": row / 2, "many": [row, -row, 0.5], "ragged": [row] * (row % 3) or [row / 2]}
+            sample, batch = reader.sample(row), reader.batch(np.array([row]))["label"]
+            assert_same(sample["x"], expected)
+            assert_same(sample["label"], np.array(labels[name], "float32"))
+            assert_same(getattr(batch, "values", batch).reshape(-1), sample["label"].reshape(-1))
 
 
 @pytest.mark.parametrize(
@@ -274,31 +237,22 @@ def test_a_stream_of_samples_with_the_magic_word(tmp_path, word):
         assert_same(batch["label"].numpy(), source["label"][some])
 
 
-def test_mxnet_reads_samples_that_differ_in_length(tmp_path):
+def of_any_length(tmp_path):
     schema, source = ragged_batch([[3], [], [MAGIC, 1, MAGIC], [5] * 70_000], label=MAGIC)
     RECORDIO.write(tmp_path / "a", schema, [source])
-    run("mxnet", READ_RAGGED, tmp_path / "a", tmp_path / "read.npz")
+    return StoredArtifact(RECORDIO, tmp_path / "a", schema, source)
+
+
+@pytest.mark.parametrize(
+    "made", [lambda path: store(RECORDIO, path / "a", SCHEMA), with_magic, of_any_length], ids=range(3)
+)
+def test_mxnet_reads_what_we_write(tmp_path, made):
+    artifact = made(tmp_path)
+    run("mxnet", READ, artifact.path, tmp_path / "read.npz")
     read = loaded(tmp_path / "read.npz")
-    for name in ("words", "odd"):
-        assert [read[f"{name}-{row}"].tobytes() for row in range(4)] == samples(source[name])
-    assert [int(read[f"label-{row}"][0]) for row in range(4)] == [MAGIC] * 4
-
-
-@pytest.mark.parametrize("name", ["clean", "magic"])
-def test_records_of_mxnet_that_differ_in_length_are_read_in_place(tmp_path, name):
-    run("mxnet", WRITE_RAGGED, tmp_path)
-    fields = (Field("x", (-1,), "int16"), Field("label", (-1,), "float32"))
-    schema = RECORDIO.infer_schema(tmp_path / f"{name}.rec", fields)
-    assert schema == Schema(20, fields, totals={"x": 190, "label": 7 * 1 + 7 * 1 + 6 * 2})
-    with RECORDIO.open(tmp_path / f"{name}.rec", schema) as reader:
-        assert bool(reader.placement()) == (name == "clean")
-        for row in range(20):
-            expected = np.full(row, row, "int16")
-            if (name, row) == ("magic", 7):
-                expected[2:4] = np.frombuffer(struct.pack("<I", MAGIC), "int16")
-            assert_same(reader.sample(row)["x"], expected)
-            labels = [row] * (row % 3) or [row / 2]
-            assert_same(reader.batch(np.array([row]))["label"].values, np.array(labels, "float32"))
+    for name, values in artifact.source.items():
+        rows = samples(values) if isinstance(values, Ragged) else [one.tobytes() for one in values]
+        assert [read[f"{name}-{row}"].tobytes() for row in range(artifact.schema.samples)] == rows
 
 
 @pytest.mark.parametrize("record", [0, 3])

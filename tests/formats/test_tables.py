@@ -92,16 +92,6 @@ def test_its_own_library_reads_what_was_written(tmp_path, variant, read):
         )
 
 
-def test_datasets_loads_what_was_written(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    artifact = store(ARROW, tmp_path / "a", SCHEMA)
-    files = {"train": str(artifact.path / "data.arrow")}
-    loaded = datasets.load_dataset("arrow", data_files=files, cache_dir=str(tmp_path / "cache"))["train"]
-    rows = loaded.with_format("numpy")[:]
-    for name, array in artifact.source.items():
-        assert np.asarray(rows[name], array.dtype).tobytes() == array.tobytes()
-
-
 @pytest.mark.parametrize("lists", [fixed, variable])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_tables_of_its_own_library_are_read_in_place(tmp_path, writer, lists):

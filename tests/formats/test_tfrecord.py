@@ -89,23 +89,6 @@ with open(sys.argv[1], "wb") as out:
 )
 
 
-TENSORFLOW = """
-import sys, numpy as np, tensorflow as tf
-ours = tf.data.TFRecordDataset(sorted(tf.io.gfile.glob(sys.argv[1] + "/*.tfrecord")))
-rows = {}
-for record in ours.as_numpy_iterator():
-    for key, feature in tf.train.Example.FromString(record).features.feature.items():
-        rows.setdefault(key, []).append(np.frombuffer(feature.bytes_list.value[0], np.uint8))
-np.savez(sys.argv[2], **{key: np.stack(found) for key, found in rows.items()})
-with tf.io.TFRecordWriter(sys.argv[3]) as out:
-    for row in range(300):
-        values = tf.train.FloatList(value=np.arange(6, dtype="float32") + row)
-        label = tf.train.Int64List(value=[row * 37 - 1000])
-        feature = {"x": tf.train.Feature(float_list=values), "label": tf.train.Feature(int64_list=label)}
-        out.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-"""
-
-
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
     path = tmp_path_factory.mktemp("others") / "train.tfrecord-00000-of-00001"
@@ -125,20 +108,6 @@ def test_protobuf_reads_what_we_write(tmp_path, shard_bytes):
         for field in described["fields"]
     }
     assert_rows(read, artifact.source, slice(None))
-
-
-def test_tensorflow_and_iobench_read_each_others_files(tmp_path):
-    artifact = store(formats.get("tfrecord", shard_bytes=900), tmp_path / "a", SCHEMA)
-    theirs = tmp_path / "theirs.tfrecord"
-    run("tensorflow", TENSORFLOW, artifact.path, tmp_path / "read.npz", theirs)
-    read = loaded(tmp_path / "read.npz")
-    fields = {f.name: read[f.name].view(f.dtype).reshape(-1, *f.shape) for f in SCHEMA.fields}
-    assert_rows(fields, artifact.source, slice(None))
-    with TFRECORD.open(theirs, TFRECORD.infer_schema(theirs)) as reader:
-        batch = reader.batch(slice(None))
-    rows = np.arange(300)
-    np.testing.assert_array_equal(batch["x"], np.arange(6, dtype="float32") + rows[:, None])
-    np.testing.assert_array_equal(batch["label"], rows * 37 - 1000)
 
 
 def test_files_of_protobuf_are_read_in_place(others):
