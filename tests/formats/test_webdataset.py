@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from kinds import has, refused_as
 from ragged_cases import batch_of, samples
-from record_cases import delivered
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError, UnsupportedSchema
@@ -207,6 +206,17 @@ ADDED = {
     "with and without .npy": (rows("x", npy(np.zeros(3))), "name-clash", "x"),
     "no elements": (rows("y.npy", npy(np.zeros(0))), "empty", "y"),
     "other images": (rows("webp", b"RIFF"), "unsupported-image", "PNG"),
+    "raw bytes of one size": (rows("raw", bytes(8)), "fields-needed", "8 bytes: --field 'raw=DTYPE[SHAPE]'"),
+    "texts": (
+        {f"{row:03}.txt": bytes(row + 1) for row in range(4)},
+        "fields-needed",
+        "--field 'txt=uint8[*]'",
+    ),
+    "beside others": (
+        rows("raw", bytes(8)),
+        "fields-needed",
+        "select the other fields: --field 'x=int16[3]'",
+    ),
 }
 
 
@@ -338,24 +348,6 @@ def test_webdataset_reads_samples_of_several_lengths(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "part", "hint"),
-    [
-        ({f"{row:06d}.json": b"{}" + b" " * row for row in range(4)}, ".json", "'png=uint8[4,5,3]'"),
-        (rows("raw", bytes(8)) | rows("npz", bytes(8)), "8 bytes", "'npz=DTYPE[SHAPE]'"),
-        ({f"{row}.txt": bytes(row + 1) for row in range(3)}, "", "'txt=uint8[*]'"),
-    ],
-    ids=["json beside images", "of one size", "of several sizes"],
-)
-def test_the_hint_lists_the_options_for_files_that_do_not_describe_themselves(tmp_path, files, part, hint):
-    if part == ".json":
-        files, hint = files | pictures("png")[0], f"cls=int64 --field {hint}"
-    path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
-    with refused_as("fields-needed", path=path, hint=has(f"--field {hint}")) as caught:
-        WEBDATASET.infer_schema(path)
-    assert part in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("field", "found", "hint"),
     [
         (Field("png", (5, 5, 3), "uint8"), "png=uint8[4,5,3]", "--field 'png=uint8[4,5,3]'"),
@@ -480,17 +472,6 @@ def test_images_of_any_size_are_scaled_as_in_a_folder(tmp_path, options):
         fmt.check_schema(schema)
 
 
-def test_every_loader_delivers_scaled_images(tmp_path):
-    pytest.importorskip("simplejpeg")
-    path = pack(tmp_path / "train/a.tar", pictures("jpg", SIZES, rows=40)[0])
-    for options in ("", ",decoder=simplejpeg", ",decoder=simplejpeg,crop=random"):
-        variant = f"webdataset:shape=3x20x16{options}"
-        manifest, _ = add(path.parent, variant, name="shards", data_dir=tmp_path / "data")
-    loaders = ("webdataset", "webdataset:num_workers=1", "native", "stream", "dataloader:num_workers=1")
-    records = delivered(manifest, ("all",), loaders, tmp_path / "records.jsonl", batch_size=(16,))
-    assert len(records) == 15
-
-
 def test_shards_are_a_source_at_a_sample_shape(tmp_path):
     path = pack(tmp_path / "a.tar", pictures("jpg", SIZES)[0])
     with refused_as("unequal-shapes", SourceError, hint=has("--sample-shape")):
@@ -507,14 +488,15 @@ def test_shards_are_a_source_at_a_sample_shape(tmp_path):
     )
 
 
-def test_webdataset_s_loader_names_a_damaged_image(tmp_path):
+def test_webdataset_s_loader_decodes_as_the_format_and_names_a_damaged_image(tmp_path):
     files, _ = pictures("jpg", SIZES, rows=40)
     path = pack(tmp_path / "train/a.tar", files)
     variant = "webdataset:shape=3x20x16"
     manifest, _ = add(path.parent, variant, name="shards", data_dir=tmp_path / "data")
     decoder = SampleDecoder(manifest.opener(variant))
     sample = {"__key__": "000007", "jpg": files["000007.jpg"], "cls": files["000007.cls"]}
-    assert decoder(sample)[0].shape == (3, 20, 16)
+    with manifest.opener(variant)() as reader:
+        assert_same(decoder(sample)[0], reader.sample(7)["jpg"])
     with pytest.raises(PortableError) as caught:
         decoder(sample | {"jpg": b"\xff\xd8\xff"})
     assert caught.value.unwrap().kind == "unsupported-image"
