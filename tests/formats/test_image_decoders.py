@@ -13,7 +13,6 @@ from kinds import has, refused_as
 from iobench import formats
 from iobench.base import registry
 from iobench.base.errors import InvalidOption, MissingDependency
-from iobench.contrib.formats.shared import scaled_images
 from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES, jpeg_decoder
 from iobench.dataset.add import add
 from iobench.dataset.manifest import Manifest, missing_libraries
@@ -217,8 +216,3 @@ def test_whole_files_are_decoded_as_pillow_does_and_by_the_code_that_users_are_s
     for found in decoded:
         assert found.shape == expected.shape
         assert np.abs(found.astype(int) - expected).max() <= 3
-
-
-def test_only_installed_libraries_decode(monkeypatch):
-    monkeypatch.setattr(scaled_images, "is_installed", lambda module: module == "simplejpeg")
-    assert [one.name for one in PILLOW.jpeg_decoders()] == ["simplejpeg"]

@@ -185,3 +185,18 @@ def test_compressed_files_are_named(tmp_path, name, suffix):
     assert not formats.get(name).sniff(tmp_path)
     with refused_as("compressed", path=tmp_path / f"a{suffix}", hint=has()):
         formats.get(name).infer_schema(tmp_path)
+
+
+class Apart(Laid):
+    """Records of two numbers, which are one byte further apart in the second piece."""
+
+    def columns(self, records, fields, thorough=False):
+        return {"x": Column(records.offset), "y": Column(records.offset + (3 if records.first else 2))}
+
+
+def test_records_of_another_layout_in_a_later_piece_are_listed(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(range(40)))
+    schema = Schema(4, (Field("x", (), "uint8"), Field("y", (), "uint8")))
+    with RecordReader(Apart(tmp_path / "a", [([0, 8], 8), ([16, 24], 8)]), schema) as reader:
+        assert isinstance(reader.placement()["y"], Listed)
+        assert reader.batch(slice(None))["y"].tolist() == [2, 10, 19, 27]
