@@ -129,6 +129,9 @@ def test_a_folder_of_parquet_files_is_read_in_place(tmp_path):
     assert PARQUET.sniff(tmp_path)
     schema = PARQUET.infer_schema(tmp_path)
     assert_same(read_all(PARQUET, tmp_path, schema)["x"], np.arange(10.0))
+    write_parquet(tmp_path / "2.parquet", pa.table({"y": [1.0]}), 4)
+    with refused_as("missing-array", path=tmp_path / "2.parquet", expected="x", found="y"):
+        PARQUET.infer_schema(tmp_path)
 
 
 def test_a_feather_file_is_recognized_where_it_is_an_arrow_file(tmp_path):
