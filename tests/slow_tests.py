@@ -86,8 +86,6 @@ formats/test_contract.py::TestEveryVariant::*[hdf5:compression=lzf]
 formats/test_contract.py::TestEveryVariant::*[hdf5:chunk_bytes=4096]
 formats/test_contract.py::TestEveryVariant::*[parquet:codec=zstd]
 formats/test_contract.py::TestEveryVariant::*[hdf5:chunk_bytes=4096,compression=lzf]
-formats/test_webdataset.py::test_every_loader_delivers_scaled_images
-formats/test_webdataset.py::test_webdataset_s_loader_delivers_samples_of_several_lengths
 formats/test_webdataset.py::test_webdataset_reads_samples_of_several_lengths
 formats/test_their_libraries.py::test_tar_shards_of_jpegs_with_labels
 test_collate.py::test_every_loader_delivers_each_way_verified

@@ -150,7 +150,7 @@ def test_an_index_is_not_part_of_the_artifact_and_is_removed_with_it(dataset, wa
 @pytest.mark.parametrize("loader", ["native", "stream", "dataloader:num_workers=1"])
 def test_an_index_that_is_not_built_in_time_skips_its_case(tmp_path, monkeypatch, loader):
     dataset = prepared(tmp_path, image_arrays(), ["tfrecord"])
-    for path in (dataset.root / index_cache.FOLDER).glob("*.chunks"):
+    for path in (dataset.root / index_cache.FOLDER).glob("*.records"):
         path.unlink()
     monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
     monkeypatch.setattr(tfrecord, "PIECE", 2)
@@ -165,7 +165,7 @@ def test_an_index_that_is_not_built_in_time_skips_its_case(tmp_path, monkeypatch
     assert "the index of its samples was not built in time" in note.sentence
     assert dataset.index_end == math.inf
     assert len(iobench.run(dataset, options, out=tmp_path / "r.jsonl").records) == 2
-    assert len(list((dataset.root / index_cache.FOLDER).glob("*.chunks"))) == 1
+    assert len(list((dataset.root / index_cache.FOLDER).glob("*.records"))) == 1
 
 
 def test_the_index_of_lmdb_is_built_in_pieces_until_the_time_is_over(tmp_path, monkeypatch):

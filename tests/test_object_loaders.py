@@ -290,12 +290,12 @@ def store_again(s3, name):
     assert s3.head_object(**place)["ETag"] != before
 
 
-@pytest.mark.parametrize("word", ["tensorstore", "mosaic", "lance", "huggingface:streaming=yes", "litdata"])
+@pytest.mark.parametrize("word", ["tensorstore", "mosaic", "huggingface:streaming=yes", "litdata"])
 def test_an_object_that_was_replaced_in_s3_is_noticed_after_the_round(s3, tmp_path, word):
     name = re.sub("[:=]", "-", f"again-{word}")
     manifest = at_s3(tmp_path, usable(word), name)
     assert not measured(manifest, tmp_path, word, order=("sequential",)).failures
-    data = ("/c/", ".mds", ".lance", ".arrow", "chunk-0")
+    data = ("/c/", ".mds", ".arrow", "chunk-0")
     store_again(s3, next(one for one in s3_names(s3, name) if any(part in one for part in data)))
     (error,) = measured(manifest, tmp_path, word, order=("sequential",)).failures.values()
     assert error.kind == "replaced"
@@ -341,16 +341,10 @@ def test_a_lance_dataset_in_s3_is_verified(s3, lance):
 
 @pytest.mark.parametrize("word", ["lance", "native", "stream"])
 def test_a_replaced_lance_object_is_noticed_by_every_loader(s3, lance, tmp_path, word):
+    assert not measured(lance, tmp_path, word, order=("sequential",)).failures
     store_again(s3, next(n for n in s3_names(s3, lance.url.rpartition("/")[2]) if n.endswith(".lance")))
     (error,) = measured(lance, tmp_path, word, order=("sequential",)).failures.values()
     assert error.kind == "replaced"
-
-
-def test_what_lance_reads_is_not_cached(s3, lance, tmp_path):
-    options = RunOptions(loader=("native",), format=("lance",), object_cache=(1 << 20,))
-    assert [note.values["reason"] for note in skip_notes(lance, options)] == ["object-cache"]
-    with refused_as("no-cases", InvalidSettings):
-        cases_of(lance, options, ["cpu"])
 
 
 def test_a_lance_dataset_of_others_is_added_where_it_lies(s3, tmp_path):
@@ -368,13 +362,6 @@ def test_a_lance_dataset_of_others_is_added_where_it_lies(s3, tmp_path):
     assert damage.kind == "corrupt-artifact"
 
 
-@pytest.mark.parametrize("word", ["fsspec", "s3torchconnector"])
-def test_a_client_of_ranges_does_not_read_lance(lance, word):
-    usable(word)
-    with refused_as("no-cases", InvalidSettings):
-        cases_of(lance, RunOptions(loader=(word,), format=("lance",)), ["cpu"])
-
-
 def test_lance_is_not_uploaded_where_its_library_does_not_read(tmp_path):
     manifest, _ = prepare(numbers(), [usable("lance")], data_dir=tmp_path / "local", name="one")
     with refused_as("no-placement", InvalidSettings):
@@ -384,36 +371,39 @@ def test_lance_is_not_uploaded_where_its_library_does_not_read(tmp_path):
 # ── loaders that cannot read it ──
 
 
+def assert_skipped(manifest, word, reason, **options):
+    """A loader is skipped for a reason, the others are measured, and it alone is refused."""
+    chosen = RunOptions(loader=(word, "native"), **{"format": ("all",), "order": ("sequential",), **options})
+    assert {case.loader.name for case in cases_of(manifest, chosen, ["cpu"])} == {"native"}
+    assert [note.values["reason"] for note in skip_notes(manifest, chosen)] == [reason]
+    with refused_as("no-cases", InvalidSettings):
+        cases_of(manifest, replace(chosen, loader=(word,)), ["cpu"])
+
+
 def test_a_loader_says_where_it_reads(remote):
-    options = RunOptions(loader=("lance", "native"), format=("npy",), order=("sequential",))
-    assert {case.loader.name for case in cases_of(remote, options, ["cpu"])} == {"native"}
-    assert [note.values["reason"] for note in skip_notes(remote, options)] == ["address"]
-    with refused_as("no-cases", InvalidSettings, match="on a disk"):
-        cases_of(remote, replace(options, loader=("lance",)), ["cpu"])
+    assert_skipped(remote, "lance", "address", format=("npy",))
     mosaic = loaders.class_of("mosaic")()
     assert [mosaic.reads_at(url) for url in ("", "s3://bucket/x", "http://host/x")] == [True, True, False]
     assert mosaic.unpinned == ("s3",)  # its own client pins nothing
 
 
 @pytest.mark.parametrize(("word", "schemes"), [("fsspec", ("s3", "http")), ("s3torchconnector", ("s3",))])
-def test_a_client_of_stores_reads_no_disk(images, remote, word, schemes):
+def test_a_client_of_stores_reads_no_disk_and_no_lance(images, lance, word, schemes):
     usable(word)
     loader = loaders.class_of(word)()
     assert [one for one in ("", "s3", "http", "gs") if loader.reads_at(one and f"{one}://b/x")] == [*schemes]
-    options = RunOptions(loader=(word, "native"), format=("npy",), order=("sequential",))
-    assert {case.loader.name for case in cases_of(images, options, ["cpu"])} == {"native"}
-    assert [note.values["reason"] for note in skip_notes(images, options)] == ["address"]
+    assert_skipped(images, word, "address", format=("npy",))
     with refused_as("no-cases", InvalidSettings):
-        cases_of(images, replace(options, loader=(word,)), ["cpu"])
+        cases_of(lance, RunOptions(loader=(word,), format=("lance",)), ["cpu"])
 
 
-def test_a_loader_with_a_client_of_its_own_has_no_object_cache(server, tmp_path):
+def test_what_another_client_reads_is_not_cached(server, lance, tmp_path):
     manifest, _ = at_web(server, tmp_path, usable("tensorstore"))
-    options = RunOptions(loader=("tensorstore", "native"), format=("all",), object_cache=(1 << 20,))
-    assert {case.loader.name for case in cases_of(manifest, options, ["cpu"])} == {"native"}
-    assert [note.values["reason"] for note in skip_notes(manifest, options)] == ["object-cache"]
+    assert_skipped(manifest, "tensorstore", "object-cache", object_cache=(1 << 20,))
+    options = RunOptions(loader=("native",), format=("lance",), object_cache=(1 << 20,))
+    assert [note.values["reason"] for note in skip_notes(lance, options)] == ["object-cache"]
     with refused_as("no-cases", InvalidSettings):
-        cases_of(manifest, replace(options, loader=("tensorstore",)), ["cpu"])
+        cases_of(lance, options, ["cpu"])
 
 
 def test_the_files_that_a_library_reads_by_our_client_are_cached(s3, tmp_path):

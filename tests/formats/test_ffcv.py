@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 from kinds import has, refused_as
-from own_library import loaded, run
+from own_library import run
 from PIL import Image
 from ragged_cases import batch_of, samples
 from record_cases import delivered
@@ -18,20 +18,11 @@ from iobench.formats import VARIES, Field, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
+from iobench.testing.cases import assert_rows, assert_same, read_all, store
 
 pytest.importorskip("ffcv")
 FFCV = formats.get("ffcv")
 
-READ = """
-import sys, numpy as np
-from ffcv.loader import Loader, OrderOption
-order = OrderOption.SEQUENTIAL
-loader = Loader(sys.argv[1] + "/data.beton", batch_size=7, num_workers=1, order=order, drop_last=False)
-batches = [[np.array(part) for part in batch] for batch in loader]
-np.savez(sys.argv[2], **{name: np.concatenate([batch[number] for batch in batches])
-                         for number, name in enumerate(loader.reader.field_names)})
-"""
 
 WRITE = """
 import sys, numpy as np
@@ -77,14 +68,6 @@ def pixels(tmp_path_factory):
     file = tmp_path_factory.mktemp("pixels") / "pixels.npy"
     np.save(file, np.stack([np.array(one) for one in resized]))
     return file
-
-
-def test_ffcv_reads_what_we_write(tmp_path):
-    artifact = store(FFCV, tmp_path / "a", SCHEMA)
-    run("ffcv", READ, artifact.path, tmp_path / "read.npz")
-    batch = loaded(tmp_path / "read.npz")
-    assert batch["label"].shape == (23, 1)
-    assert_rows(batch | {"label": batch["label"][:, 0]}, artifact.source, slice(None))
 
 
 def test_a_sample_lies_within_a_page(tmp_path):

@@ -7,7 +7,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 from kinds import refused_as
-from own_library import run
 
 import iobench
 from iobench import formats
@@ -24,17 +23,6 @@ IN_CHUNKS = (DOCUMENTS[:7], DOCUMENTS[7:9], DOCUMENTS[9:])
 EXPECTED = np.concatenate(
     [chunk[: len(chunk) // WINDOW * WINDOW].reshape(-1, WINDOW) for chunk in map(np.concatenate, IN_CHUNKS)]
 )
-
-WRITE = """
-import sys, numpy as np
-from litdata.streaming.cache import Cache
-from litdata.streaming.item_loader import TokensLoader
-cache = Cache(sys.argv[1], chunk_size=90, item_loader=TokensLoader(block_size=8))
-for row in range(40):
-    cache[row] = np.arange(100 * row, 100 * row + 1 + row % 11, dtype="uint16")
-cache.done()
-cache.merge()
-"""
 
 
 def chunk_bytes(documents):
@@ -98,20 +86,6 @@ def test_loaders_deliver_each_window_once(folder, name):
 
 def rows(batch_size):
     return Order("sequential", batch_size).batches(len(EXPECTED), 1)
-
-
-def test_what_litdata_writes_is_read_as_litdata_reads_it(tmp_path):
-    run("litdata", WRITE, tmp_path / "tokens")
-    schema = OF_TOKENS.infer_schema(tmp_path / "tokens")
-    code = """
-import sys, numpy as np, litdata
-from litdata.streaming.item_loader import TokensLoader
-read = litdata.StreamingDataset(sys.argv[1], item_loader=TokensLoader(block_size=8), shuffle=False)
-np.save(sys.argv[2], np.stack([np.asarray(one) for one in read]))
-"""
-    run("litdata", code, tmp_path / "tokens", tmp_path / "read.npy")
-    with OF_TOKENS.open(tmp_path / "tokens", schema) as reader:
-        np.testing.assert_array_equal(reader.batch(slice(None))["tokens"], np.load(tmp_path / "read.npy"))
 
 
 def test_they_are_added_and_verified(folder, tmp_path):

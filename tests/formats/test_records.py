@@ -1,13 +1,16 @@
 """The seam of records: a format of fixed records with a header is a few lines, and reads as any other."""
 
+import gzip
 import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from kinds import has, refused_as
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench import formats
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
 from iobench.contrib.formats.shared.mapped_files import Maps
 from iobench.contrib.formats.shared.records import (
     Column,
@@ -165,3 +168,35 @@ def test_locations_beyond_the_file_are_corrupt(tmp_path, schema, offset, size):
         for read in (lambda: reader.sample(1), lambda: reader.batch(np.array([1, 0]))):
             with pytest.raises(CorruptArtifact):
                 read()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("mds", 1 << 32), ("litdata", 1 << 32), ("tfrecord", 3_000_000_000), ("recordio", 1 << 29)],
+)
+def test_samples_too_large_for_a_record_are_refused_before_anything_is_written(name, most):
+    with refused_as("sample-too-large", UnsupportedSchema, match=rf"{most}.* video"):
+        formats.get(name).check_schema(Schema(2, (Field("video", (most,), "uint8"),)))
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("webdataset", ".tar.gz"), ("tfrecord", ".tfrecord")])
+def test_compressed_files_are_named(tmp_path, name, suffix):
+    (tmp_path / f"a{suffix}").write_bytes(gzip.compress(bytes(1 << 20)))
+    assert not formats.get(name).sniff(tmp_path)
+    with refused_as("compressed", path=tmp_path / f"a{suffix}", hint=has()):
+        formats.get(name).infer_schema(tmp_path)
+
+
+class Apart(Laid):
+    """Records of two numbers, which are one byte further apart in the second piece."""
+
+    def columns(self, records, fields, thorough=False):
+        return {"x": Column(records.offset), "y": Column(records.offset + (3 if records.first else 2))}
+
+
+def test_records_of_another_layout_in_a_later_piece_are_listed(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(range(40)))
+    schema = Schema(4, (Field("x", (), "uint8"), Field("y", (), "uint8")))
+    with RecordReader(Apart(tmp_path / "a", [([0, 8], 8), ([16, 24], 8)]), schema) as reader:
+        assert isinstance(reader.placement()["y"], Listed)
+        assert reader.batch(slice(None))["y"].tolist() == [2, 10, 19, 27]

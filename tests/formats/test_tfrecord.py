@@ -1,22 +1,18 @@
 """Format tfrecord: other libraries read and write the same files; damaged files are refused."""
 
-import gzip
 import json
 import struct
 
 import crc32c
 import numpy as np
 import pytest
-import torch
 from kinds import has, refused_as
 from own_library import loaded, run
 from ragged_cases import batch_of
 
-import iobench
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema
+from iobench.base.errors import CorruptArtifact
 from iobench.contrib.formats.tfrecord import masked
-from iobench.dataset.add import add
 from iobench.formats import VARIES, Field, Schema
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 
@@ -93,23 +89,6 @@ with open(sys.argv[1], "wb") as out:
 )
 
 
-TENSORFLOW = """
-import sys, numpy as np, tensorflow as tf
-ours = tf.data.TFRecordDataset(sorted(tf.io.gfile.glob(sys.argv[1] + "/*.tfrecord")))
-rows = {}
-for record in ours.as_numpy_iterator():
-    for key, feature in tf.train.Example.FromString(record).features.feature.items():
-        rows.setdefault(key, []).append(np.frombuffer(feature.bytes_list.value[0], np.uint8))
-np.savez(sys.argv[2], **{key: np.stack(found) for key, found in rows.items()})
-with tf.io.TFRecordWriter(sys.argv[3]) as out:
-    for row in range(300):
-        values = tf.train.FloatList(value=np.arange(6, dtype="float32") + row)
-        label = tf.train.Int64List(value=[row * 37 - 1000])
-        feature = {"x": tf.train.Feature(float_list=values), "label": tf.train.Feature(int64_list=label)}
-        out.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-"""
-
-
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
     path = tmp_path_factory.mktemp("others") / "train.tfrecord-00000-of-00001"
@@ -129,20 +108,6 @@ def test_protobuf_reads_what_we_write(tmp_path, shard_bytes):
         for field in described["fields"]
     }
     assert_rows(read, artifact.source, slice(None))
-
-
-def test_tensorflow_and_iobench_read_each_others_files(tmp_path):
-    artifact = store(formats.get("tfrecord", shard_bytes=900), tmp_path / "a", SCHEMA)
-    theirs = tmp_path / "theirs.tfrecord"
-    run("tensorflow", TENSORFLOW, artifact.path, tmp_path / "read.npz", theirs)
-    read = loaded(tmp_path / "read.npz")
-    fields = {f.name: read[f.name].view(f.dtype).reshape(-1, *f.shape) for f in SCHEMA.fields}
-    assert_rows(fields, artifact.source, slice(None))
-    with TFRECORD.open(theirs, TFRECORD.infer_schema(theirs)) as reader:
-        batch = reader.batch(slice(None))
-    rows = np.arange(300)
-    np.testing.assert_array_equal(batch["x"], np.arange(6, dtype="float32") + rows[:, None])
-    np.testing.assert_array_equal(batch["label"], rows * 37 - 1000)
 
 
 def test_files_of_protobuf_are_read_in_place(others):
@@ -183,13 +148,6 @@ def test_a_feature_of_another_kind_or_length_is_refused_by_name(others):
         with refused_as(cause, expected=has(expected), found=has(found)) as caught:
             TFRECORD.infer_schema(others, (field,))
         assert field.name in str(caught.value)
-
-
-def test_lengths_that_differ_are_refused_with_a_hint(tmp_path):
-    code = WRITE.replace("np.full(4, row", "np.full(4 + row % 2, row")
-    run("google.protobuf", code, tmp_path / "a.tfrecord")
-    with refused_as("unequal-shapes", found="10 bytes", problem=has("raw of sample 1"), hint=has("pad")):
-        TFRECORD.infer_schema(tmp_path / "a.tfrecord", (Field("raw", (4,), "uint16"),))
 
 
 def test_a_feature_that_only_later_records_have_is_not_lost(tmp_path):
@@ -254,15 +212,6 @@ def test_lists_of_several_lengths_are_samples_of_several_lengths(lists):
         assert_same(np.diff(batch["text"].offsets), rows % 3)
         assert_same(reader.sample(13)["ids"], np.full(3, 12_993))
         assert reader.placement().keys() == {"audio", "text"}
-
-
-def test_streamloader_delivers_lists_of_several_lengths(lists, tmp_path):
-    fields = (Field("ids", (VARIES,), "int64"), Field("label", (), "int64"))
-    add(lists, "tfrecord", name="lists", data_dir=tmp_path / "data", fields=fields)
-    batches = list(iobench.StreamLoader(tmp_path / "data/lists", format="tfrecord", batch_size=64))
-    assert torch.cat([batch["label"] for batch in batches]).tolist() == [*range(300)]
-    lengths = torch.cat([batch["ids"].offsets.diff() for batch in batches])
-    assert lengths.tolist() == [row % 5 for row in range(300)]
 
 
 def test_a_list_of_half_samples_is_refused(lists):
@@ -347,32 +296,8 @@ def test_an_invalid_example_is_corrupt(tmp_path, data):
     assert "\n" not in str(error.value)
 
 
-def test_compressed_records_are_named(tmp_path):
-    (tmp_path / "a.tfrecord").write_bytes(gzip.compress(bytes(1 << 20)))
-    assert not TFRECORD.sniff(tmp_path)
-    with refused_as("compressed", path=tmp_path / "a.tfrecord", hint=has()):
-        TFRECORD.infer_schema(tmp_path)
-
-
-def test_samples_too_large_for_a_protocol_buffer_are_refused():
-    with refused_as("sample-too-large", UnsupportedSchema, match=r"3000000000.* video"):
-        TFRECORD.check_schema(Schema(2, (Field("video", (3_000_000_000,), "uint8"),)))
-
-
-@pytest.fixture
-def pieces_of_two(monkeypatch):
-    """Records are scanned two at a time."""
+def test_a_record_of_a_later_piece_is_named_by_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.contrib.formats.tfrecord.PIECE", 2)
-
-
-def test_records_are_listed_piece_by_piece(tmp_path, pieces_of_two):
-    artifact = store(TFRECORD, tmp_path / "a", SCHEMA)
-    assert TFRECORD.infer_schema(artifact.path, SCHEMA.fields).samples == SCHEMA.samples > 4
-    with artifact.open() as reader:
-        assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
-
-
-def test_a_record_of_a_later_piece_is_named_by_its_number(tmp_path, pieces_of_two):
     five, other = (Schema(count, (Field("x", (width,), "int32"),)) for count, width in ((5, 3), (4, 7)))
     (longer,) = store(TFRECORD, tmp_path / "b", other).path.glob("*.tfrecord")
     folder = store(TFRECORD, tmp_path / "a", five).path

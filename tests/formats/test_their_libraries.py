@@ -116,15 +116,6 @@ def test_columns_whose_names_are_not_field_names(tmp_path, loader):
     assert (result.failures, len(result.records)) == ({}, 1)
 
 
-def test_webdataset_finds_fields_by_their_names_in_the_shards(tmp_path):
-    pytest.importorskip("webdataset")
-    names = ("label", "Label", "LABEL", "данные")
-    np.savez(tmp_path / "c.npz", **{name: np.full((SAMPLES, 2), i, "f4") for i, name in enumerate(names)})
-    source = iobench.open_source(tmp_path / "c.npz", columns="separate")
-    manifest, _ = iobench.prepare(source, ["webdataset"], data_dir=tmp_path / "data")
-    assert measured(manifest, ("webdataset",)) == 2
-
-
 def write_lmdb(path, values):
     """Write an LMDB as in tutorials: keys of digits, a large map size, and the number of samples."""
     with lmdb.open(str(path), map_size=1 << 24) as env, env.begin(write=True) as txn:

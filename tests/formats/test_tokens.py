@@ -166,47 +166,48 @@ def test_other_numbers_are_not_taken_for_tokens(tmp_path):
     assert not TOKENS.sniff(tmp_path / "train.bin")
 
 
-@pytest.mark.parametrize(("magic", "version", "dtype"), [(20240520, 1, "uint16"), (20240801, 7, "uint32")])
-def test_a_file_with_the_header_of_llm_c_is_read_after_it(magic, version, dtype, tmp_path):
-    tokens, file = ids(100, dtype), tmp_path / "fineweb_train_000001.bin"
+def as_llm_c(file, tokens):
     header = np.zeros(256, np.int32)
-    header[:3] = magic, version, len(tokens)
+    header[:3] = *((20240520, 1) if tokens.dtype == "uint16" else (20240801, 7)), len(tokens)
     assert header.nbytes == HEADER_BYTES
     file.write_bytes(header.tobytes() + tokens.tobytes())
-    fmt = formats.get("tokens", window=11)
-    assert fmt.sniff(file)
+
+
+def as_npy(file, tokens):
+    with file.open("wb") as opened:
+        np.save(opened, tokens)
+
+
+@pytest.mark.parametrize(
+    ("write", "dtype"), [(as_llm_c, "uint16"), (as_llm_c, "uint32"), (as_npy, "uint16"), (as_npy, "int32")]
+)
+def test_a_file_with_a_header_is_read_after_it(write, dtype, tmp_path):
+    tokens, file, fmt = ids(1100, dtype), tmp_path / "train.bin", formats.get("tokens", window=11)
+    write(file, tokens)
+    assert fmt.sniff(file) == (write is as_llm_c)
     schema = fmt.infer_schema(file)
     assert {note.kind for note in fmt.notes(file, schema)} == {"not-read"}
     with fmt.open(file, schema) as reader:
         windows = np.lib.stride_tricks.sliding_window_view(tokens, 11)[::10]
         assert_rows(reader.batch(slice(None)), {"tokens": windows}, slice(None))
         assert_placements(reader, {"tokens": windows})
+    other = Schema(schema.samples, (Field("tokens", (11,), "uint8"),))
     with refused_as("corrupt-artifact", path=file):
-        formats.get("tokens", window=11, dtype="uint8").open(
-            file, Schema(schema.samples, (Field("tokens", (11,), "uint8"),))
-        )
+        formats.get("tokens", window=11, dtype="uint8").open(file, other)
     file.write_bytes(file.read_bytes()[:-4])
     with refused_as("corrupt-artifact", path=file):
         fmt.infer_schema(file)
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "int32"])
-def test_an_npy_file_of_tokens_is_read_after_its_header(dtype, tmp_path, inside):
-    tokens, file = ids(1100, dtype), tmp_path / "t.npy"
-    np.save(file, tokens)
-    fmt = formats.get("tokens", window=11)
-    schema = fmt.infer_schema(file)
-    assert {note.kind for note in fmt.notes(file, schema)} == {"not-read"}
-    with fmt.open(file, schema) as reader:
-        windows = np.lib.stride_tricks.sliding_window_view(tokens, 11)[::10]
-        assert_rows(reader.batch(slice(None)), {"tokens": windows}, slice(None))
-        assert_placements(reader, {"tokens": windows})
+def test_an_npy_file_of_numbers_is_no_file_of_tokens_unless_that_is_said(tmp_path):
+    file, npy = tmp_path / "t.npy", formats.get("npy")
+    np.save(file, ids(1100))
     (note,) = open_source(file).notes
-    assert (note.kind, note.values) == ("single-numbers", {"samples": 1100, "dtype": dtype})
-    assert formats.get("npy").notes(file, formats.get("npy").infer_schema(file)) == [note]
-    np.save(file, tokens.reshape(-1, 2))
+    assert (note.kind, note.values) == ("single-numbers", {"samples": 1100, "dtype": "uint16"})
+    assert npy.notes(file, npy.infer_schema(file)) == [note]
+    np.save(file, ids(1100).reshape(-1, 2))
     with refused_as("corrupt-artifact", path=file):
-        fmt.infer_schema(file)
+        TOKENS.infer_schema(file)
 
 
 def test_megatron_is_recognized_by_its_index(tmp_path):

@@ -20,11 +20,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, InvalidSettings, UnsupportedSchema, corrupt, expecting
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt, expecting
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import as_options, check_lengths, first_true, unequal_samples
+from iobench.contrib.formats.shared.external import (
+    as_options,
+    check_lengths,
+    first_true,
+    imported,
+    unequal_samples,
+)
 from iobench.contrib.formats.shared.mapped_files import Maps
 from iobench.contrib.formats.shared.record_writer import refuse_large, sample_bytes
 from iobench.contrib.formats.shared.records import (
@@ -68,17 +73,9 @@ def stored_name(name: str) -> str:
 
 def library() -> Any:
     """Import FFCV; InvalidSettings if it is installed but cannot be imported."""
-    try:
-        import ffcv.fields
-        import ffcv.loader
-        import ffcv.memory_allocator
-        import ffcv.reader
-        import ffcv.writer
-    except (ImportError, OSError) as error:
-        problem = f"ffcv: FFCV cannot be imported: {reason(error)}"
-        hint = "install OpenCV and TurboJPEG where the system finds their libraries"
-        raise InvalidSettings(problem, "cannot-import", hint=hint) from error
-    return ffcv
+    hint = "install OpenCV and TurboJPEG where the system finds their libraries"
+    modules = (f"ffcv.{name}" for name in ("fields", "loader", "memory_allocator", "reader", "writer"))
+    return imported("ffcv: FFCV", hint, *modules)
 
 
 @dataclass(frozen=True)
@@ -230,10 +227,11 @@ class Beton(RecordSource):
                 expected = f"{field.name} of sample {row} within {len(self.maps[0]):,} bytes"
                 raise corrupt(self.path, expected, f"{size[row]:,} bytes at {begin[row]:,}")
             encoded = self._is_image(own) and not field.is_ragged and self._encoded(field, own, metadata)
-            if not encoded:
-                check_lengths(field, size, field.sample_bytes, "bytes", records.path, 0)
-            total = int(size.sum()) // field.sample_bytes if field.is_ragged else 0
-            columns[field.name] = Column(begin, size if encoded or field.is_ragged else None, encoded, total)
+            if encoded:
+                columns[field.name] = Column(begin, size, True)
+                continue
+            check_lengths(field, size, field.sample_bytes, "bytes", records.path, 0)
+            columns[field.name] = Column.of(field, begin, size)
         return columns
 
     def decoder(self, field: Field) -> Decoder:

@@ -34,7 +34,7 @@ from iobench.contrib.formats.shared.offset_shards import (
     read_index,
     table,
 )
-from iobench.contrib.formats.shared.record_writer import ShardWriter
+from iobench.contrib.formats.shared.record_writer import ShardWriter, shards_bound
 from iobench.contrib.formats.shared.records import Column, RecordFormat, Records, RecordSource
 from iobench.contrib.formats.shared.token_windows import WINDOW, window_field
 from iobench.formats import DTYPES, Batch, Field, Index, Schema, fields_by_name, unsupported_dtype
@@ -104,8 +104,7 @@ class LitData(RecordFormat):
     def size_bound(self, schema: Schema) -> int:
         """Return the samples with their headers plus the chunks' tables."""
         heads = WORD + sum(WORD + len(header_of(field)) for field in schema.fields)
-        total = schema.logical_bytes + schema.samples * heads
-        return total + min(schema.samples, 1 + 2 * total // self.chunk_bytes) * 8192 + (1 << 20)
+        return shards_bound(schema, heads, self.chunk_bytes, 1024)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder whose index lists chunks."""

@@ -29,7 +29,7 @@ from iobench.contrib.formats.shared.offset_shards import (
     read_index,
     table,
 )
-from iobench.contrib.formats.shared.record_writer import ShardWriter
+from iobench.contrib.formats.shared.record_writer import ShardWriter, shards_bound
 from iobench.contrib.formats.shared.records import Column, ImageRecords, RecordFormat, Records
 from iobench.formats import Batch, Field, Index, Schema, fields_by_name
 
@@ -84,9 +84,7 @@ class Mds(RecordFormat):
     def size_bound(self, schema: Schema) -> int:
         """Return samples plus their offsets and sizes, and the shards' descriptions."""
         head = len(_ShardWriter(Path(), schema, self.shard_bytes).description)
-        logical = schema.logical_bytes + WORD * schema.samples * (1 + len(schema.ragged))
-        shards = min(schema.samples, 1 + 2 * logical // max(1, self.shard_bytes - head))
-        return logical + shards * (4096 + 4 * head) + (1 << 20)
+        return shards_bound(schema, WORD * (1 + len(schema.ragged)), self.shard_bytes, head)
 
     def source(self, path: Path, schema: Schema | None = None) -> MdsShards:
         """Compare the sizes of shards and index, and open the shards."""

@@ -165,12 +165,10 @@ class RecordFile(RecordSource):
 
         columns = {}
         for field, (at, size) in self._places(fields, length, read, records.first).items():
-            total = int(size.sum()) // field.sample_bytes if field.is_ragged else 0
+            column = Column.of(field, records.offset + HEAD.size + at, size)
             if self._in_parts:
-                columns[field.name] = Column(records.offset, records.length, True, total)
-            else:
-                begin = records.offset + HEAD.size + at
-                columns[field.name] = Column(begin, size if field.is_ragged else None, total=total)
+                column = Column(records.offset, records.length, True, column.total)
+            columns[field.name] = column
         return columns
 
     def decoder(self, field: Field) -> Decoder:

@@ -41,6 +41,7 @@ from iobench.contrib.formats.shared.record_writer import (
     describe,
     refuse_large,
     sample_parts,
+    shards_bound,
 )
 from iobench.contrib.formats.shared.records import WHOLE, Column, Decoder, RecordFormat, Records, RecordSource
 from iobench.formats import DTYPES, VARIES, Array, Batch, Field, Index, Schema, fields_by_name, raw_bytes
@@ -91,14 +92,8 @@ class TfRecord(RecordFormat):
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records and of the schema file."""
-        if schema.ragged:
-            each = HEAD + TAIL + sum(HEADS + len(field.name.encode()) for field in schema.fields)
-            records = schema.logical_bytes + schema.samples * each
-            files = min(schema.samples, 1 + 2 * records // self.shard_bytes)
-        else:
-            writer = _TFRecordWriter(Path(), schema, self.shard_bytes)
-            records, files = schema.samples * len(writer.record), writer.shards
-        return records + files * 4096 + (1 << 20)
+        each = HEAD + TAIL + sum(HEADS + len(field.name.encode()) for field in schema.fields)
+        return shards_bound(schema, each, self.shard_bytes)
 
     def source(self, path: Path, schema: Schema | None = None) -> Examples:
         """Open the record files."""
@@ -209,13 +204,12 @@ class Examples(RecordSource):
         for number, (field, kind) in enumerate(zip(fields, self._kinds.values(), strict=True)):
             begin, size = begins[number], sizes[number]
             if kind == INTS:
-                counts, unit, each = counts_of(records, begin, size), "numbers", field.elements
+                counts, each = counts_of(records, begin, size), field.elements
+                check_lengths(field, counts, each, "numbers", records.path, records.first)
+                columns[field.name] = Column(begin, size, True, int(counts.sum()) // each)
             else:
-                counts, unit, each = size, "bytes", field.sample_bytes
-            check_lengths(field, counts, each, unit, records.path, records.first)
-            total = int(counts.sum()) // each if field.is_ragged else 0
-            stored = size if kind == INTS or field.is_ragged else None
-            columns[field.name] = Column(begin, stored, kind == INTS, total)
+                check_lengths(field, size, field.sample_bytes, "bytes", records.path, records.first)
+                columns[field.name] = Column.of(field, begin, size)
         return columns
 
     def decoder(self, field: Field) -> Decoder:

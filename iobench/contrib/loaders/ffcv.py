@@ -11,12 +11,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base.errors import LoaderFailed
 from iobench.base.options import LIMITS, option
 from iobench.contrib.formats.ffcv import library, stored_name
+from iobench.contrib.loaders._shared import placements
 from iobench.formats import Field, names_within
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.tensors import HostBatch
@@ -60,7 +59,15 @@ class FfcvEpochs(Epochs):
 
     def __init__(self, loader: FfcvLoader, job: Job) -> None:
         super().__init__(loader, job)
-        file = _file(job)
+        # FFCV decodes JPEG with another transform than Pillow does, so its pixels cannot be verified
+        placed = placements(
+            job,
+            "ffcv",
+            expected="images that FFCV stored as pixels, of one size",
+            found="JPEG files, or images to scale, of which FFCV makes other pixels",
+            hint="use --loader stream, or write_mode='raw'",
+        )
+        (file,) = {path for one in placed.values() for path in one.files}
         ffcv = library()
         orders = ffcv.loader.OrderOption
         order = orders.SEQUENTIAL
@@ -115,27 +122,6 @@ class FfcvEpochs(Epochs):
         """Release the map, which the library's graph of stages refers to."""
         self._loader = None
         gc.collect()
-
-
-def _file(job: Job) -> Path:
-    """Return the beton, after the checks of every loader; LoaderFailed for images that are decoded.
-
-    FFCV decodes JPEG with another transform than Pillow does, so its pixels cannot be verified.
-    """
-    with job.opener() as reader:
-        placement = reader.placement()
-    decoded = [field.name for field in job.opener.schema.fields if field.name not in placement]
-    if decoded:
-        raise LoaderFailed(
-            f"loader ffcv: {', '.join(decoded)} of {job.opener.format.variant}",
-            kind="encoded-values",
-            path=job.opener.path,
-            expected="images that FFCV stored as pixels, of one size",
-            found="JPEG files, or images to scale, of which FFCV makes other pixels",
-            hint="use --loader stream, or write_mode='raw'",
-        )
-    (file,) = {path for one in placement.values() for path in one.files}
-    return file
 
 
 def _as_field(part: torch.Tensor, field: Field) -> torch.Tensor:

@@ -8,7 +8,7 @@ GPUDirect Storage KvikIO reads through the host by POSIX calls; the record says 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.options import option
-from iobench.base.text import reason
-from iobench.formats import Placement, Rows, index_of
+from iobench.contrib.formats.shared.external import imported
+from iobench.contrib.loaders._shared import placements
+from iobench.formats import Rows, index_of
 from iobench.host.device import device_named
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.tensors import HostBatch
@@ -78,18 +79,13 @@ class GdsEpochs(Epochs):
             kvikio.defaults.set("compat_mode", kvikio.CompatMode.ON)
         self._device = device_named(job.device)
         self._device.use()
-        with job.opener() as reader:
-            self._placements: Mapping[str, Placement] = dict(reader.placement())
-        encoded = [field.name for field in job.opener.schema.fields if field.name not in self._placements]
-        if encoded:
-            raise LoaderFailed(
-                f"loader gds: {', '.join(encoded)} of {job.opener.format.variant}",
-                kind="encoded-values",
-                path=job.opener.path,
-                expected="values stored as they are in memory",
-                found="encoded values",
-                hint="use a format that stores them so, such as npy",
-            )
+        self._placements = placements(
+            job,
+            "gds",
+            expected="values stored as they are in memory",
+            found="encoded values",
+            hint="use a format that stores them so, such as npy",
+        )
         paths = {path for placement in self._placements.values() for path in placement.files}
         self._files: dict[Path, Any] = {path: kvikio.CuFile(path, "r") for path in sorted(paths)}
 
@@ -184,12 +180,5 @@ def _is_direct() -> bool:
 
 def _kvikio() -> Any:
     """Import the library; InvalidSettings if it is installed but cannot be imported."""
-    try:
-        import kvikio
-        import kvikio.cufile_driver
-        import kvikio.defaults
-    except (ImportError, OSError) as error:
-        problem = f"loader gds: KvikIO cannot be imported: {reason(error)}"
-        hint = "run it on a machine with an NVIDIA GPU, its driver and libraries"
-        raise InvalidSettings(problem, "cannot-import", hint=hint) from error
-    return kvikio
+    hint = "run it on a machine with an NVIDIA GPU, its driver and libraries"
+    return imported("loader gds: KvikIO", hint, "kvikio", "kvikio.cufile_driver", "kvikio.defaults")

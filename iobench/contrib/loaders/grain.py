@@ -22,6 +22,7 @@ import numpy as np
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import LIMITS, option
+from iobench.contrib.loaders._shared import epoch_seeds
 from iobench.dataset.opener import Opener
 from iobench.formats import Array, Ragged, Reader, Schema, array_of, offsets_of
 from iobench.loading.collate import LIST, Collate, Dense, SampleList
@@ -154,8 +155,7 @@ class GrainEpochs(Epochs):
         order, settings = self.job.order, self._settings
         dataset = grain.MapDataset.source(self._source)
         if order.kind == "random":
-            seed = np.random.SeedSequence([order.seed, epoch]).generate_state(1)[0]
-            dataset = dataset.shuffle(seed=int(seed))
+            dataset = dataset.shuffle(seed=epoch_seeds(order, epoch)[0])
         chosen = {"num_threads": settings.threads, "prefetch_buffer_size": settings.prefetch}
         options = grain.ReadOptions(**{name: value for name, value in chosen.items() if value is not None})
         read = self._batched(dataset, options)

@@ -20,18 +20,16 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from iobench.base.errors import InvalidSettings, IobenchError, needing
 from iobench.base.files import begins_with
 from iobench.base.options import option
 from iobench.contrib.formats.shared.table_format import TableFormat
-from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
+from iobench.contrib.loaders._shared import shuffle_buffer_option, tensor_of_column
 from iobench.formats import Field, Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, started
 from iobench.loading.loaders.sample_datasets import SampleDataset
-from iobench.loading.tensors import HostBatch, tensor_of
+from iobench.loading.tensors import HostBatch
 from iobench.loading.user_errors import PortableError
 from iobench.objects.url import s3_options
 
@@ -72,9 +70,7 @@ class HuggingFace(WorkerLoader):
     streaming: bool = option(
         False, "files are read through, from a disk or an address, as streaming=True does"
     )
-    shuffle_buffer: int = option(
-        1000, "streaming: samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
-    )
+    shuffle_buffer: int = shuffle_buffer_option("streaming: samples in the buffer that random order shuffles")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,15 +167,6 @@ class ArrowBatches(HuggingFaceBatches):
         table = view[rows]
         fields = self._opener.schema.fields
         return {f.name: tensor_of_column(table[f.name].combine_chunks(), f.shape) for f in fields}
-
-
-def tensor_of_column(column: Any, shape: tuple[int, ...]) -> torch.Tensor:
-    """Convert an Arrow column, an array of fixed-size lists, to a tensor that does not share its memory."""
-    count = len(column)
-    for _ in shape:
-        column = column.flatten()
-    array = column.to_numpy(zero_copy_only=False).reshape(count, *shape)
-    return tensor_of(array if array.flags.writeable else np.array(array))
 
 
 def _mapped(opener: Opener) -> Any:

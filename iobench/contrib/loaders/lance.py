@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from iobench.base.options import option
-from iobench.contrib.loaders.huggingface import tensor_of_column
+from iobench.contrib.loaders._shared import tensor_of_column
 from iobench.formats import field_names
 from iobench.loading.loaders import MAX_PREFETCH, CopyingLoader, Epochs, Job
 from iobench.loading.tensors import HostBatch

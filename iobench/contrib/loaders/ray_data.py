@@ -25,8 +25,7 @@ from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.formats.webdataset import suffixes_of
-from iobench.contrib.loaders.huggingface import tensor_of_column
-from iobench.contrib.loaders.webdataset import MAX_SHUFFLED, data_files
+from iobench.contrib.loaders._shared import data_files, epoch_seeds, shuffle_buffer_option, tensor_of_column
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Reader, Schema, field_names
 from iobench.loading.loaders import MAX_PREFETCH, MAX_WORKERS, CopyingLoader, Epochs, Job
@@ -162,9 +161,7 @@ class RayData(CopyingLoader):
         "random order; buffer: shuffles files, and rows within a buffer; all: random_shuffle of all rows",
         choices=("buffer", "all"),
     )
-    shuffle_buffer: int = option(
-        1000, "rows in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
-    )
+    shuffle_buffer: int = shuffle_buffer_option("rows in the buffer that random order shuffles")
     prefetch_batches: int = option(1, "batches to read ahead", minimum=0, maximum=MAX_PREFETCH)
     blocks: int | None = option(
         None, "blocks that a dataset is split into; by default Ray's number", minimum=1, maximum=MAX_PREFETCH
@@ -221,7 +218,7 @@ class RayDataEpochs(Epochs):
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
         context.execution_options.preserve_order = True
-        first, second = np.random.SeedSequence([order.seed, epoch]).generate_state(2).tolist()
+        first, second = epoch_seeds(order, epoch)
         paths, local = list(self._source.paths), dict[str, int]()
         if order.kind == "random" and settings.shuffle == "buffer":
             np.random.default_rng(first).shuffle(paths)

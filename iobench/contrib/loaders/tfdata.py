@@ -17,7 +17,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
-from iobench.contrib.loaders.webdataset import MAX_SHUFFLED, data_files
+from iobench.contrib.loaders._shared import data_files, epoch_seeds, shuffle_buffer_option
 from iobench.formats import Field, Schema, field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.tensors import HostBatch, tensors_of
@@ -42,9 +42,7 @@ class TfData(CopyingLoader):
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
 
-    shuffle_buffer: int = option(
-        1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
-    )
+    shuffle_buffer: int = shuffle_buffer_option()
     interleave: int | None = option(
         None, "files to read at the same time; by default one after the other", minimum=1, maximum=1024
     )
@@ -79,7 +77,7 @@ class TfDataEpochs(Epochs):
         import tensorflow as tf
 
         order, settings = self.job.order, self._settings
-        first, second = np.random.SeedSequence([order.seed, epoch]).generate_state(2).tolist()
+        first, second = epoch_seeds(order, epoch)
         files = list(self._files)
         if order.kind == "random":
             np.random.default_rng(first).shuffle(files)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed
-from iobench.base.options import option
 from iobench.contrib.formats.shared.scaled_images import ScaledImages, extents_of
 from iobench.contrib.formats.webdataset import suffixes_of
-from iobench.formats import Array, Field, Reader
+from iobench.contrib.loaders._shared import data_files, epoch_seeds, shuffle_buffer_option
+from iobench.formats import Array, Field
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job, WorkerLoader
 from iobench.loading.loaders.dataloader import started
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
     from iobench.dataset.opener import Opener, RemoteOpener
 
-MAX_SHUFFLED = 1 << 30
 IMAGES = ("png", "jpg", "jpeg")
 
 
@@ -57,9 +56,7 @@ class WebDatasetLoader(WorkerLoader):
     iterable_style: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 
-    shuffle_buffer: int = option(
-        1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
-    )
+    shuffle_buffer: int = shuffle_buffer_option()
 
     def open(self, job: Job) -> Epochs:
         """Check the shards; an epoch opens them."""
@@ -86,7 +83,7 @@ class WebDatasetEpochs(Epochs):
         import webdataset as wds
 
         order, buffer = self.job.order, self._settings.shuffle_buffer
-        first, second = np.random.SeedSequence([order.seed, epoch]).generate_state(2).tolist()
+        first, second = epoch_seeds(order, epoch)
         random, remote = order.kind == "random", self.opener.remote
         return wds.DataPipeline(
             wds.SimpleShardList(self._shards),
@@ -217,10 +214,3 @@ def _array(stored: bytes, field: Field, key: str) -> Array:
         return np.array(ImageHandler("l8" if len(field.shape) == 2 else "rgb8")(key, stored))
     array = np.frombuffer(stored, field.dtype) if len(stored) == field.sample_bytes else np.array(int(stored))
     return array.reshape(field.shape)
-
-
-def data_files(reader: Reader) -> list[str]:
-    """Return the files that hold the samples of an artifact, in order and without duplicates."""
-    placed = [path for one in reader.placement().values() for path in one.files]
-    encoded = [path for one in reader.blocks() for path in one.files]
-    return [str(path) for path in dict.fromkeys(placed + encoded)]

@@ -1,15 +1,29 @@
-"""Data that other programs wrote: checks of what they declare."""
+"""Other projects: imports of their libraries, and checks of what their data declare."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from iobench.base.errors import CorruptArtifact
+from iobench.base.errors import CorruptArtifact, InvalidSettings
+from iobench.base.text import reason
 from iobench.formats import Array, Field, Index
 
 FIXED = "pad the samples to one shape, or crop them to one"
+
+
+def imported(library: str, hint: str, *modules: str) -> Any:
+    """Import modules, and return their package; InvalidSettings if it is installed but cannot be imported."""
+    try:
+        for module in modules:
+            import_module(module)
+    except (ImportError, OSError) as error:
+        problem = f"{library} cannot be imported: {reason(error)}"
+        raise InvalidSettings(problem, "cannot-import", hint=hint) from error
+    return import_module(modules[0].partition(".")[0])
 
 
 def as_options(fields: Iterable[Field]) -> str:
@@ -44,7 +58,7 @@ def check_lengths(
     Those of a ragged field have any multiple of them. `first` is the number of samples before these, and
     `path_of` returns the file of one of these.
     """
-    differ = lengths % each != 0 if field.is_ragged else lengths != each
+    differ = (lengths % each != 0) | (lengths < 0) if field.is_ragged else lengths != each
     if (row := first_true(differ)) is not None:
         raise unequal_samples(
             path_of(row),

@@ -20,7 +20,7 @@ import numpy as np
 
 from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
-from iobench.contrib.formats.shared.external import first_true, unequal_samples
+from iobench.contrib.formats.shared.external import check_lengths, first_true, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.record_writer import refuse_large, sample_parts
 from iobench.contrib.formats.shared.records import Column, Decoder, Records, RecordSource, pixels
@@ -66,16 +66,11 @@ class ShardColumn:
     encoded: bool = False  # True for an image of any stored size, which is decoded as it is read
 
     @property
-    def listed(self) -> bool:
-        """True for a field whose bytes differ from sample to sample."""
-        return self.encoded or (self.field is not None and self.field.is_ragged)
-
-    @property
-    def expected(self) -> int | None:
-        """Bytes of the column in every sample, if known."""
-        if self.field is None or self.listed:
-            return self.size
-        return len(self.prefix) + self.field.sample_bytes
+    def is_known(self) -> bool:
+        """True for a field of as many bytes in every sample."""
+        if self.field is None or self.size is not None:
+            return self.field is not None
+        return not (self.encoded or self.field.is_ragged)
 
 
 class OffsetShards(RecordSource):
@@ -132,7 +127,7 @@ class OffsetShards(RecordSource):
         begins, lengths = records.offset, records.length
         if int(lengths.min()) < heads:
             raise corrupt(path, f"samples of at least {heads} bytes", int(lengths.min()))
-        known = all(column.expected is not None and column.field is not None for column in layout)
+        known = all(column.is_known for column in layout)
         one = known and not thorough and bool((lengths == lengths[0]).all())
         sampled = begins[:1] if one else begins
         sizes = _sizes(stored, sampled, layout)
@@ -144,11 +139,10 @@ class OffsetShards(RecordSource):
             if (field := column.field) is None:
                 continue
             if not column.encoded:
-                _check(stored, path, column, sampled + end - size, size)
-            values = size - len(column.prefix) if column.listed else None
-            total = int(size.sum() - len(size) * len(column.prefix)) // field.sample_bytes
-            begin = begins + end - size + len(column.prefix)
-            columns[field.name] = Column(begin, values, column.encoded, total if field.is_ragged else 0)
+                _check(stored, records, column, sampled + end - size, size)
+            begin, values = begins + end - size + len(column.prefix), size - len(column.prefix)
+            encoded = Column(begin, values, True)
+            columns[field.name] = encoded if column.encoded else Column.of(field, begin, values)
         return columns
 
     def decoder(self, field: Field) -> Decoder:
@@ -181,32 +175,26 @@ def offsets_of(stored: Array, path: Path, rows: int) -> Index:
     return edges
 
 
-def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes: Array) -> None:
+def _check(stored: Array, records: Records, column: ShardColumn, begins: Index, sizes: Array) -> None:
     """Raise CorruptArtifact if a column differs from its field in one of these samples."""
     field, width = column.field, len(column.prefix)
     assert field is not None
-    expected = np.tile(np.frombuffer(column.prefix, np.uint8), (len(sizes) if field.is_ragged else 1, 1))
     lengths = sizes - width
+    check_lengths(field, lengths, field.sample_bytes, "bytes", records.path, records.first)
+    if not width:
+        return
+    expected = np.tile(np.frombuffer(column.prefix, np.uint8), (len(sizes) if field.is_ragged else 1, 1))
     if field.is_ragged:
-        if (row := first_true((lengths % field.sample_bytes != 0) | (lengths < 0))) is not None:
-            multiple = f"a multiple of {field.sample_bytes} bytes in sample {row} of {field.name}"
-            raise corrupt(path, multiple, f"{lengths[row]} bytes")
-        counts = (lengths // field.sample_bytes).astype(column.count or "<u4")
-        if column.prefix:
-            expected[:, COUNT_AT : COUNT_AT + WORD] = counts.view(np.uint8).reshape(-1, WORD)
-    elif (row := first_true(sizes != column.expected)) is not None:
-        problem, found = f"{field.name} in sample {row} of the shard", f"{sizes[row]} bytes"
-        expected_size = f"{column.expected} bytes of {field.dtype} {field.shape}"
-        raise unequal_samples(path, problem, expected_size, found)
-    for some, prefixes in runs(stored, begins, width) if width else ():
+        counts = (lengths // field.sample_bytes).astype(column.count)
+        expected[:, COUNT_AT : COUNT_AT + WORD] = counts.view(np.uint8).reshape(-1, WORD)
+    for some, prefixes in runs(stored, begins, width):
         differ = (prefixes != (expected[some] if field.is_ragged else expected)).any(1)
         if (odd := first_true(differ)) is not None:
-            row, typed = some.start + odd, f"{field.dtype} {field.shape}"
+            row, other = some.start + odd, "another shape or dtype"
+            path, problem = records.path(row), f"{field.name} of sample {records.first + row}"
             if field.is_ragged:
-                typed = f"{counts[row]} × {field.dtype} {field.inner}"
-                raise corrupt(path, f"{field.name} of {typed} in sample {row}", "another shape or dtype")
-            problem = f"{field.name} in sample {row} of the shard"
-            raise unequal_samples(path, problem, typed, "another shape or dtype")
+                raise corrupt(path, f"{problem}: {counts[row]} × {field.dtype} {field.inner}", other)
+            raise unequal_samples(path, problem, f"{field.dtype} {field.shape}", other)
 
 
 def ragged_records(

@@ -129,6 +129,13 @@ def sample_parts(batch: Mapping[str, Any], fields: Sequence[Field]) -> Iterator[
         yield [memory[edges[row] : edges[row + 1]] for memory, edges in columns]
 
 
+def shards_bound(schema: Schema, each: int, shard_bytes: int, head: int = 0) -> int:
+    """Return an upper bound of the bytes of shards, of `each` more per sample and `head` more per shard."""
+    records = schema.logical_bytes + schema.samples * each
+    shards = min(schema.samples, 1 + 2 * records // max(1, shard_bytes - head))
+    return records + shards * (4096 + 4 * head) + (1 << 20)
+
+
 def refuse_large(what: str, size: int, most: int, limit: str = "", hint: str | None = None) -> None:
     """Raise UnsupportedSchema (``sample-too-large``) if a sample takes more bytes than its `limit`."""
     if size > most:

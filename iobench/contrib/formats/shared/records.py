@@ -11,9 +11,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -101,6 +102,13 @@ class Column:
     size: Index | None = None
     encoded: bool = False
     total: int = 0
+
+    @classmethod
+    def of(cls, field: Field, offset: Index, size: Index) -> Column:
+        """Return the column of values that are stored as in memory, and take `size` bytes each."""
+        if not field.is_ragged:
+            return cls(offset)
+        return cls(offset, size, total=int(size.sum()) // field.sample_bytes)
 
 
 @dataclass(frozen=True)
@@ -214,16 +222,16 @@ class RecordFormat(Format, Detectable):
             return Schema(samples, known, totals=dict(totals))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _FieldLocations:
     """Locations of the fields: stored as in memory, encoded samples of one shape, and encoded ragged ones.
 
     `whole` are the records, and the bytes of each or of all, if they are verified.
     """
 
-    placement: Mapping[str, Placement]
-    blocks: Sequence[Blocks] = ()
-    encoded: Mapping[str, tuple[ListedSpans, Decoder]] = field(default_factory=dict)
+    placement: dict[str, Placement] = field(default_factory=dict)
+    blocks: list[Blocks] = field(default_factory=list)
+    encoded: dict[str, tuple[ListedSpans, Decoder]] = field(default_factory=dict)
     whole: tuple[Placement, Index] | None = None
 
 
@@ -343,39 +351,34 @@ class RecordReader(Reader):
             return self._known
 
     def _locate(self, source: RecordSource) -> _FieldLocations:
-        index, files = _IndexBuilder(source, self.schema), self._maps.files
-        chunks = self.load_or_build("chunks", index.chunks)
-        if len(chunks["first"]):
-            first, file, stride = chunks["first"], np.asarray(chunks["file"]), int(chunks["stride"][0])
-            placement: dict[str, Placement] = {
-                name.removesuffix(".offset"): Strided(files, int(offset[0]), stride)
-                if len(files) == len(first) == 1
-                else Chunked(files, np.asarray(first), file, np.asarray(offset), stride)
-                for name, offset in chunks.items()
-                if name.endswith(".offset")
-            }
-            if WHOLE not in placement:
-                return _FieldLocations(placement)
-            whole = placement.pop(WHOLE), np.asarray(chunks[f"{WHOLE}.size"][:1])
-            return _FieldLocations(placement, whole=whole)
-        lists = self.load_or_build("lists", index.lists)
-        file, placement, blocks, encoded = lists["file"], {}, [], {}
+        files, index = self._maps.files, self.load_or_build("records", partial(_index, source, self.schema))
+        file, first = index["file"], index["first"]
+
+        def placed(name: str) -> Placement:
+            offset, size = index[f"{name}.offset"], index.get(f"{name}.size")
+            if not len(first):
+                if size is None or name == WHOLE:
+                    return Listed(files, file, offset)
+                return ListedSpans(files, file, offset, size)
+            stride = int(index["stride"][0])
+            if len(files) == len(first) == 1:
+                return Strided(files, int(offset[0]), stride)
+            return Chunked(files, np.asarray(first), np.asarray(file), np.asarray(offset), stride)
+
+        found = _FieldLocations()
         for spec in self.schema.fields:
-            offset, size = lists[f"{spec.name}.offset"], lists.get(f"{spec.name}.size")
-            stored = lists.get(f"{spec.name}.stored")
-            if stored is not None and spec.is_ragged:
-                encoded[spec.name] = ListedSpans(files, file, offset, stored), source.decoder(spec)
-            elif stored is not None:
-                decode = _filling(spec.name, files, file, source.decoder(spec))
-                blocks.append(Blocks((spec.name,), files, np.arange(len(file)), file, offset, stored, decode))
-            elif size is not None:
-                placement[spec.name] = ListedSpans(files, file, offset, size)
+            offset, stored = index[f"{spec.name}.offset"], index.get(f"{spec.name}.stored")
+            if stored is None:
+                found.placement[spec.name] = placed(spec.name)
+            elif spec.is_ragged:
+                spans = ListedSpans(files, file, offset, stored)
+                found.encoded[spec.name] = spans, source.decoder(spec)
             else:
-                placement[spec.name] = Listed(files, file, offset)
-        if f"{WHOLE}.offset" not in lists:
-            return _FieldLocations(placement, blocks, encoded)
-        records = Listed(files, file, lists[f"{WHOLE}.offset"])
-        return _FieldLocations(placement, blocks, encoded, (records, lists[f"{WHOLE}.size"]))
+                decode, rows = _filling(spec.name, files, file, source.decoder(spec)), np.arange(len(file))
+                found.blocks.append(Blocks((spec.name,), files, rows, file, offset, stored, decode))
+        if (size := index.get(f"{WHOLE}.size")) is not None:
+            found.whole = placed(WHOLE), np.asarray(size[:1]) if len(first) else size
+        return found
 
 
 def _filling(name: str, files: Sequence[Path], file: Index, decoder: Decoder) -> Decode:
@@ -390,114 +393,95 @@ def _filling(name: str, files: Sequence[Path], file: Index, decoder: Decoder) ->
 
 @dataclass
 class _Chunk:
-    """Consecutive records of one layout at one stride, 0 for a single record.
+    """Consecutive records of one layout: file, offsets and sizes of the first, and their stride.
 
-    `layout` are the name, and the distance from the first field, of each place, and the bytes of whole
-    records.
+    The stride of a single record is 0.
     """
 
     first: int
-    file: int
-    offset: int
     stride: int
     count: int
-    layout: dict[str, int]
+    places: dict[str, int]
 
     @classmethod
     def of(cls, lists: Mapping[str, Array], first: int) -> _Chunk | None:
         """Return the chunk of a piece's records; None if they are not of one layout at one stride."""
-        places = {name: values for name, values in lists.items() if name.endswith(".offset")}
-        sizes = {name: values for name, values in lists.items() if name not in places}
-        if sizes.keys() - {"file", f"{WHOLE}.size"} or any(np.diff(one).any() for one in sizes.values()):
+        moving = {name for name in lists if name.endswith(".offset")}
+        if lists.keys() - moving - {"file", f"{WHOLE}.size"}:
             return None
-        steps = [np.diff(values) for values in places.values()]
-        strides = {int(one[0]) for one in steps if len(one)}
-        if len(strides) > 1 or min(strides, default=1) <= 0 or any((one != one[:1]).any() for one in steps):
+        steps, count = {name: np.diff(values) for name, values in lists.items()}, len(lists["file"])
+        stride = int(steps[min(moving)][0]) if count > 1 else 0
+        expected = {name: stride if name in moving else 0 for name in lists}
+        if (count > 1 and stride <= 0) or any((steps[name] != expected[name]).any() for name in lists):
             return None
-        begins = {name: int(values[0]) for name, values in places.items()}
-        offset = next(iter(begins.values()))
-        layout = {name: begin - offset for name, begin in begins.items()}
-        layout |= {name: int(values[0]) for name, values in sizes.items() if name != "file"}
-        file, stride = int(lists["file"][0]), strides.pop() if strides else 0
-        return cls(first, file, offset, stride, len(lists["file"]), layout)
+        return cls(first, stride, count, {name: int(values[0]) for name, values in lists.items()})
 
     def is_alike(self, other: _Chunk) -> bool:
         """Return whether another chunk has this layout; that of a single record may have any stride."""
-        return self.layout == other.layout and len({self.stride, other.stride} - {0}) <= 1
+        return self._layout == other._layout and len({self.stride, other.stride} - {0}) <= 1
 
     def is_continued_by(self, other: _Chunk) -> bool:
         """Return whether a chunk that is alike begins where this one ends."""
-        end = self.offset + self.stride * self.count
-        return (self.file, end) == (other.file, other.offset) and other.stride in (0, self.stride)
+        return other.stride in (0, self.stride) and self._at(self.count) == other.places
 
+    @property
     def entry(self) -> dict[str, int]:
-        """Return its entry in the index."""
-        places = {name: at + self.offset * name.endswith(".offset") for name, at in self.layout.items()}
-        return {"first": self.first, "stride": self.stride, "file": self.file, **places}
+        """Its entry in the index."""
+        return {"first": self.first, "stride": self.stride, **self.places}
 
+    @property
     def lists(self) -> dict[str, Array]:
-        """Return the lists that it was made of."""
-        rows, entry = np.arange(self.count), self.entry()
-        steps = {name: self.stride * name.endswith(".offset") for name in entry}
-        return {name: entry[name] + steps[name] * rows for name in ("file", *self.layout)}
+        """The lists that it was made of."""
+        return {name: np.broadcast_to(at, self.count) for name, at in self._at(np.arange(self.count)).items()}
+
+    @property
+    def _layout(self) -> dict[str, int]:
+        """Bytes of whole records, and the distances of the fields from the first of them."""
+        origin = min(at for name, at in self.places.items() if name.endswith(".offset"))
+        return {
+            name: at - origin * (name != f"{WHOLE}.size")
+            for name, at in self.places.items()
+            if name != "file"
+        }
+
+    def _at(self, row: Any) -> dict[str, Any]:
+        return {name: at + self.stride * row * name.endswith(".offset") for name, at in self.places.items()}
 
 
-class _IndexBuilder:
-    """Builds the index of a reader in one scan: chunks of records of one layout, or else a list of all.
+NONE = np.empty(0, np.int64)
 
-    Chunks that came before a record of another layout are written out into the list.
+
+def _index(source: RecordSource, schema: Schema) -> Iterator[dict[str, Array]]:
+    """Yield the index of a reader in one scan: an entry for each chunk, or else one for each record.
+
+    Without chunks, `first` and `stride` are empty. Chunks before a record of another layout are written out.
     """
-
-    def __init__(self, source: RecordSource, schema: Schema) -> None:
-        self._source, self._schema = source, schema
-        self._started: list[dict[str, Array]] = []
-        self._rest: Iterator[dict[str, Array]] | None = None
-
-    def chunks(self) -> Iterator[dict[str, Array]]:
-        """Yield the first row, file and stride of all chunks, and the offset of each field; or no chunks."""
-        pieces, chunks, first = self._pieces(), list[_Chunk](), 0
-        # a chunk of one record has any stride, so the others are compared with one that has its own
-        model: _Chunk | None = None
-        names: Iterable[str] = ("first",)
-        for lists in pieces:
-            chunk = _Chunk.of(lists, first)
-            if chunk is None or (model is not None and not model.is_alike(chunk)):
-                self._started, self._rest, chunks = [*(one.lists() for one in chunks), lists], pieces, []
-                break
-            names = chunk.entry()
-            yield {name: np.empty(0, np.int64) for name in names}  # a cache ends a scan that takes too long
-            if chunks and chunks[-1].is_continued_by(chunk):
-                chunks[-1].count += chunk.count
-            else:
-                chunks.append(chunk)
-            model = chunk if model is None or chunk.stride > model.stride else model
-            first += len(lists["file"])
-        entries = [chunk.entry() for chunk in chunks]
-        found = {name: np.array([entry[name] for entry in entries], np.int64) for name in names}
-        if entries:
-            found["stride"][:] = found["stride"].max()
-        yield found
-
-    def lists(self) -> Iterator[dict[str, Array]]:
-        """Yield file, offset, and bytes where they may differ, of each record's fields, piece by piece."""
-        started, rest = self._started, self._rest
-        self._started, self._rest = [], None
-        yield from started
-        yield from self._pieces() if rest is None else rest
-
-    def _pieces(self) -> Iterator[dict[str, Array]]:
-        samples = 0
-        for records in filter(len, self._source.scan()):
-            lists = {"file": records.file}
-            for name, column in self._source.columns(records, self._schema.fields).items():
-                lists[f"{name}.offset"] = column.offset
-                if column.size is not None:
-                    lists[f"{name}.{'stored' if column.encoded else 'size'}"] = column.size
-            samples += len(records)
-            yield lists
-        if samples != self._schema.samples:
-            folder = self._source.maps.files[0].parent
-            raise corrupt(folder, f"{self._schema.samples} samples", samples)
+    chunks, regular, samples = list[_Chunk](), True, 0
+    model: _Chunk | None = None  # of a stride of its own: a chunk of one record has any
+    for records in filter(len, source.scan()):
+        lists = {"file": records.file}
+        for name, column in source.columns(records, schema.fields).items():
+            lists[f"{name}.offset"] = column.offset
+            if column.size is not None:
+                lists[f"{name}.{'stored' if column.encoded else 'size'}"] = column.size
+        chunk = _Chunk.of(lists, samples) if regular else None
+        samples += len(records)
+        if chunk is None or (model is not None and not model.is_alike(chunk)):
+            for piece in (*(one.lists for one in chunks), lists):
+                yield piece | {"first": NONE, "stride": NONE}
+            chunks, regular = [], False
+            continue
+        if chunks and chunks[-1].is_continued_by(chunk):
+            chunks[-1].count += chunk.count
+        else:
+            chunks.append(chunk)
+        model = chunk if model is None or chunk.stride > model.stride else model
+        yield dict.fromkeys(chunk.entry, NONE)  # a cache ends a scan that takes too long
+    if samples != schema.samples:
+        raise corrupt(source.maps.files[0].parent, f"{schema.samples} samples", samples)
+    if model is not None and chunks:
+        entries = [{**chunk.entry, "stride": model.stride} for chunk in chunks]
+        yield {name: np.array([entry[name] for entry in entries], np.int64) for name in entries[0]}
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from iobench.base.options import option
 from iobench.base.text import enumerated
 from iobench.contrib.formats.shared.external import as_options, check_lengths, first_true, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps
-from iobench.contrib.formats.shared.record_writer import ShardWriter, refuse_large, sample_bytes
+from iobench.contrib.formats.shared.record_writer import ShardWriter, refuse_large, sample_bytes, shards_bound
 from iobench.contrib.formats.shared.records import (
     Column,
     Decoder,
@@ -43,7 +43,6 @@ from iobench.contrib.formats.webdataset.tar import (
     DIGIT,
     END,
     MOST_BYTES,
-    TarColumn,
     TarHeaders,
     TarPiece,
     first_suffixes,
@@ -119,14 +118,11 @@ class WebDataset(ScaledImages, RecordFormat):
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records plus two empty blocks per shard."""
         writer = _TarWriter(Path(), schema, self.shard_bytes)
+        each = len(writer.record) - schema.sample_bytes
         if schema.ragged:
             both = zip(schema.fields, writer.headers, strict=True)
             each = sum(len(header.blocks) + len(header_of(one, 0)) + 2 * BLOCK for one, (_, header) in both)
-            records = schema.logical_bytes + schema.samples * each
-            shards = min(schema.samples, 1 + 2 * records // self.shard_bytes)
-        else:
-            records, shards = schema.samples * len(writer.record), writer.shards
-        return records + shards * (len(END) + 4096) + (1 << 20)
+        return shards_bound(schema, each, self.shard_bytes, len(END))
 
     def sniff(self, path: Path) -> bool:
         """Return True for an archive, or a folder with archives, named .tar."""
@@ -212,10 +208,7 @@ class TarShards(RecordSource):
                 if _kind(suffix) == "npy":
                     before = _headers_in(records, field, suffix)
                 check_lengths(field, size - before, field.sample_bytes, "bytes", records.path, records.first)
-                total = int((size - before).sum()) // field.sample_bytes if field.is_ragged else 0
-                columns[field.name] = Column(
-                    offset + before, size - before if field.is_ragged else None, total=total
-                )
+                columns[field.name] = Column.of(field, offset + before, size - before)
         return columns
 
     def decoder(self, field: Field) -> Decoder:
@@ -274,29 +267,28 @@ def _fields_of(piece: TarPiece, images: ScaledImages) -> tuple[Field, ...]:
     CorruptArtifact of kind ``fields-needed``, or ``unsupported-image`` for image types that are not decoded;
     the hint lists the options that select the other fields or describe these.
     """
-    names = {suffix: name for name, suffix in suffixes_of(piece.columns).items()}
-    inferred = _inferred(piece, images)
-    known = {suffix: field for suffix, field in inferred.items() if field is not None}
-    for suffix, column in piece.columns.items():
-        if inferred[suffix] is None:
-            selected = _selecting(piece, known, images)
-            hint, image = _instead(names[suffix], column, selected), _kind(suffix) in OTHER_IMAGES
-            raise CorruptArtifact(
-                f"images .{suffix} are not supported"
-                if image
-                else f"files .{suffix} do not describe dtype and shape",
-                kind="unsupported-image" if image else "fields-needed",
-                path=piece.path(0),
-                hint=f"convert them to PNG or JPEG, or {hint}" if image else hint,
-            )
+    known = _described(piece, images)
+    for name, suffix in suffixes_of(piece.columns).items():
+        if suffix in known:
+            continue
+        column, selected = piece.columns[suffix], _selecting(piece, known, images)
+        ways = [f"select the other fields: {selected}"] if selected else []
+        if column.varies:
+            ways.append(f"read their bytes, not decoded: --field '{name}=uint8[*]'")
+        else:
+            ways.append(f"describe their {column.size[0]:,} bytes: --field '{name}=DTYPE[SHAPE]'")
+        problem, kind = f"files .{suffix} do not describe dtype and shape", "fields-needed"
+        if _kind(suffix) in OTHER_IMAGES:
+            problem, kind = f"images .{suffix} are not supported", "unsupported-image"
+            ways.insert(0, "convert them to PNG or JPEG")
+        raise CorruptArtifact(problem, kind, piece.path(0), hint=", or ".join(ways))
     return tuple(known.values())
 
 
-def _inferred(piece: TarPiece, images: ScaledImages) -> dict[str, Field | None]:
-    """Return the field of each suffix; None for those that do not describe themselves."""
-    return {
-        suffix: _field_of(name, suffix, piece, images) for name, suffix in suffixes_of(piece.columns).items()
-    }
+def _described(piece: TarPiece, images: ScaledImages) -> dict[str, Field]:
+    """Return the field of each suffix whose files describe themselves."""
+    every = {own: _field_of(name, own, piece, images) for name, own in suffixes_of(piece.columns).items()}
+    return {suffix: field for suffix, field in every.items() if field is not None}
 
 
 def _check_complete(piece: TarPiece, fields: Sequence[Field], images: ScaledImages) -> None:
@@ -309,15 +301,10 @@ def _check_complete(piece: TarPiece, fields: Sequence[Field], images: ScaledImag
     for suffix, (path, key) in piece.lacking.items():
         if fields and suffix not in asked:
             continue
-        known = {} if fields else _inferred(piece, images)
-        selected = _selecting(piece, {name: one for name, one in known.items() if one is not None}, images)
-        raise CorruptArtifact(
-            f"sample {key} has no .{suffix}, which other samples have",
-            kind="missing-files",
-            path=path,
-            hint="give every sample the same files"
-            + (f", or leave .{suffix} out: {selected}" if selected else ""),
-        )
+        selected = _selecting(piece, {} if fields else _described(piece, images), images)
+        hint = "give every sample the same files" + f", or leave .{suffix} out: {selected}" * bool(selected)
+        problem = f"sample {key} has no .{suffix}, which other samples have"
+        raise CorruptArtifact(problem, "missing-files", path, hint=hint)
 
 
 def _selecting(piece: TarPiece, known: Mapping[str, Field], images: ScaledImages) -> str:
@@ -335,16 +322,6 @@ def _selecting(piece: TarPiece, known: Mapping[str, Field], images: ScaledImages
 def _image_files(piece: TarPiece, suffix: str) -> ImageRecords:
     column = piece.columns[suffix]
     return ImageRecords(piece.maps, piece.file, column.offset, column.size, what=f".{suffix}")
-
-
-def _instead(name: str, column: TarColumn, selected: str) -> str:
-    """Return the options to type for files that do not describe their contents."""
-    ways = [f"select the other fields: {selected}"] if selected else []
-    if not column.varies:
-        ways.append(f"describe their {column.size[0]:,} bytes: --field '{name}=DTYPE[SHAPE]'")
-    else:
-        ways.append(f"read their bytes, not decoded: --field '{name}=uint8[*]'")
-    return ", or ".join(ways)
 
 
 def _check_fields(piece: TarPiece, fields: Sequence[Field], images: ScaledImages) -> None:
