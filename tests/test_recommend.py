@@ -21,7 +21,6 @@ import torch
 from conftest import installed_formats
 from kinds import complaint_kind, kind
 from record_cases import by_round, rounds_of
-from test_warnings import changed
 
 import iobench
 from iobench import formats
@@ -750,7 +749,10 @@ def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
 def test_warnings_hint_only_at_options_of_recommend():
     paces = [100, 80, 101, 99, 60, 100, 70, 100, 99, 100]
     records = [
-        replace(changed([one], "processor", cpu_speed_per_s=pace)[0], background=BackgroundLoad(steal=0.5))
+        replace(
+            replace(one, processor=replace(one.processor, cpu_speed_per_s=pace)),
+            background=BackgroundLoad(steal=0.5),
+        )
         for one, pace in zip(rounds_of([1000] * 10), paces, strict=True)
     ]
     result = SimpleNamespace(final=SimpleNamespace(valid_records=records), with_step=None)
