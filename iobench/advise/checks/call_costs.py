@@ -112,7 +112,8 @@ WORK = {
     ),
     "openings": Work(
         calls=r"h5py/_hl/files\.py:\d+ (make_fid|close|__exit__)|zipfile\S*:\d+ (__init__|close)"
-        r"|tarfile\.py:\d+ \w*open|\blmdb\S*:\d+ open|pyarrow/parquet/core\.py:\d+ __init__"
+        r"|tarfile\.py:\d+ \w*open|\blmdb\S*:\d+ open|'(__exit__|close)' of 'Environment'"
+        r"|pyarrow/parquet/core\.py:\d+ __init__"
         r"|sqlite3\.connect|zarr/api/synchronous\.py:\d+ open\w*",
         also=r"h5py/_hl/group\.py:\d+ __getitem__|zarr/core/group\.py:\d+ __getitem__",
         each=True,
