@@ -690,6 +690,11 @@ def test_work_that_can_be_avoided_comes_first_where_its_gain_is_not_measured():
 
     assert named() == ["list-searched", "too-few-workers"]
     assert named(share=0.4) == named(tried("cache", 130)) == ["too-few-workers", "list-searched"]
+    found = diagnose(
+        evidence(loop(loader={"workers": 0}), tried("cache", 3000), searching), alone=True
+    ).advice
+    gains = {one.kind: (one.gain is not None, one.values.get("undecided")) for one in found}
+    assert gains["list-searched"] == (False, None)  # kept samples avoid more than the search
 
 
 def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):

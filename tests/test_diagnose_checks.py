@@ -858,6 +858,31 @@ def test_tensors_made_of_lists_in_collate():
     assert "torch.from_numpy()" in found.hint
 
 
+def test_numbers_that_a_collate_function_sets_one_by_one():
+    def one_by_one(rows):
+        batch = torch.zeros(len(rows), 64)
+        for row, values in enumerate(rows):
+            for place, value in enumerate(values):
+                batch[row, place] = value
+        return batch
+
+    rows = [[float(number)] * 64 for number in range(2000)]
+    slow, quick = (
+        DataLoader(Samples(2000, rows.__getitem__), 50, collate_fn=c) for c in (one_by_one, torch.tensor)
+    )
+    assert alone(slow)[0].kind == "collate-loops"
+    assert "collate-loops" not in kinds(alone(quick))
+
+
+def test_workers_are_advised_for_a_stream_that_gives_each_its_share():
+    def slow(row):
+        time.sleep(0.002)
+        return torch.full((4,), row)
+
+    (found,) = [one for one in alone(DataLoader(Stream(numbers=slow), 8)) if one.kind == "too-few-workers"]
+    assert "get_worker_info" in found.hint
+
+
 LIMITED = """
 import sys
 

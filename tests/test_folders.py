@@ -149,6 +149,25 @@ def test_folders_of_the_same_names_are_labels_with_a_line_that_makes_them_fields
     assert open_source(write(tmp_path / "c", "my_images/0.jpg", "gt/0.jpg"), SHAPE).notes
 
 
+@pytest.mark.parametrize(
+    ("names", "values"),
+    [
+        (["a/a (1).png", "a/a (1)_mask.png", "b/b.png", "b/b_mask.png"], {"files": 4, "belonging": 2}),
+        (["s0/image.png", "s0/mask.png", "s1/image.png", "s1/mask.png"], {"files": 4, "belonging": 2}),
+        (["JPEGImages/1.png", "JPEGImages/2.png", "SegmentationClass/1.png"], {"labels": 2, "files": 3}),
+        (["trainA/1.png", "trainA/2.png", "trainB/3.png"], {"labels": 2, "files": 3}),
+        (["mask/mask 1.png", "none/1.png"], None),
+        (["left/1.png", "right/2.png"], None),
+        (["cat/cat_gt_1.png", "cat/cat_gt_2.png", "dog/dog_gt.png"], None),
+    ],
+)
+def test_masks_and_the_like_that_are_taken_as_samples_are_said(tmp_path, names, values):
+    found = [
+        one.values for one in open_source(write(tmp_path / "a", *names), SHAPE).notes if one.kind == "roles"
+    ]
+    assert found == ([] if values is None else [values])
+
+
 def test_speech_in_a_folder_per_speaker_and_chapter_is_read_where_it_lies(tmp_path):
     soundfile, folder = pytest.importorskip("soundfile"), tmp_path / "speech"
     for row, chapter in enumerate(("1272/128104", "1272/135031", "84/121123")):

@@ -119,11 +119,12 @@ class TestCsv:
         "ragged": ("a,b\n1,2,3\n", "not-a-table", ""),
         "carriage returns": ("a,b\r1,2\r", "not-a-table", "carriage returns"),
         "a long name": (f"a,{'b' * 200_000}\n1,2\n", "not-a-table", ""),
-        "text at the end": ("a\n" + "1\n" * 3_000_000 + "x\n", "unsupported-dtype", "column a"),
+        "text at the end": ("a\n" + "1\n" * 3_000_000 + "x\n", "numbers-and-text", "column a"),
         "a number twice": ("5,0,0\n1,2,3\n", "no-column-names", ""),
         "text without names": ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "no-column-names", ""),
         "decimal commas": ("a;b\n1,5;2\n", "decimal-commas", ""),
-        "thousands commas": ('a,b\n"1,234",2\n', "thousands-commas", ""),
+        "thousands commas": ('a,b\n999,1\n"1,234",2\n', "thousands-commas", ""),
+        "a mark for missing": ("a,b\n1,2\n?,3\n4,5\n", "numbers-and-text", "column a"),
         "blanks": ("a b\n1 2\n", "not-a-table", "blanks"),
     }
 

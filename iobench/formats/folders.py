@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.finding import Finding
-from iobench.base.text import enumerated
+from iobench.base.text import enumerated, shortened
 from iobench.base.units import counted
 from iobench.formats.schema import Array
 
@@ -41,8 +42,12 @@ SPLIT = re.compile(
 STATED = re.compile(r"(?:label|class|cls)[ _=-]?(\d+)", re.IGNORECASE)  # in a name: `img_7_label3`
 NUMBERED = re.compile(r"(\D*?)[\W_]*\d+\)?|\d+[\W_]*(\D*)")  # words and one number: `cat.7`, `7_cat`
 ROLES = re.compile(  # words that name what a file is to another one of the same sample
-    r"(x|y|ima?ge?|photo|frame|scan|mask|seg(mentation)?|label|annotation|input|target|gt|depth|left|right|rgb)s?",
+    r"(x|y|ima?ge?|photo|frame|scan|mask|seg(mentation)?|label|annotation|input|target|gt|truth|depth|left|right"
+    r"|rgb|lr|hr)s?",
     re.IGNORECASE,
+)
+BELONGS = re.compile(  # those of them that are no data without the other file
+    r"(mask|seg(mentation)?|label|annotation|target|gt|truth|depth|lr|hr)s?", re.IGNORECASE
 )
 MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
 MOST_NAMED = 9
@@ -149,6 +154,11 @@ def labels_in_names(names: Sequence[str]) -> list[str]:
     return words if several and not none else []
 
 
+def words_in(name: str) -> list[str]:
+    """Return the words in a name, also of `SegmentationClass` and `img_001_mask`."""
+    return re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+
+
 def several_roles(names: Sequence[str]) -> bool:
     """Return whether files have different roles by their names, as image and mask, or train and test."""
     words = (re.split(r"[\W\d_]+", os.path.splitext(name)[0].lower()) for name in names)
@@ -252,15 +262,51 @@ class ClassFolder:
             )
             return [Finding("named-labels", message, hint, {"labels": len(self.classes)})]
         inner = {file.parent for file in self.files if file.parent.parent != self.path}
+        roles = self._roles()
         if not inner:
-            return self._same_names()
+            return roles or self._same_names()
         message = (
             f"the {counted(len(self.classes), 'label')} are the folders in {self.path.name}; "
             f"{counted(len(inner), 'folder')} inside them take the label of the outer one"
         )
         outer = min(inner).relative_to(self.path).parts[0]
         hint = f"if inner folders are the labels, name the outer one, such as {self.path / outer}"
-        return [Finding("inner-folders", message, hint, {"labels": len(self.classes), "inner": len(inner)})]
+        return [
+            *roles,
+            Finding("inner-folders", message, hint, {"labels": len(self.classes), "inner": len(inner)}),
+        ]
+
+    def _roles(self) -> list[Finding]:
+        """Return a note if masks and the like lie with what they belong to in most folders of labels.
+
+        Also if the folders of labels are named by roles, or by roles and splits, and their files differ.
+        """
+        hint = (
+            "if they belong to other files, move them out of the folder, or save both as fields of one .npz"
+        )
+        labels, belonging = self.labels, np.zeros(len(self.files), bool)
+        for number, file in enumerate(self.files):
+            below = file.relative_to(self.path).with_suffix("").parts[1:]
+            belonging[number] = any(BELONGS.fullmatch(word) for part in below for word in words_in(part))
+        used, some = np.unique(labels), np.unique(labels[belonging])
+        mixed = np.intersect1d(some, labels[~belonging])
+        if len(mixed) and 2 * len(mixed) >= len(used):
+            count, first = int(belonging.sum()), self.files[int(belonging.argmax())].name
+            message = (
+                f"{count:,} of {counted(len(self.files), 'file')} are named as masks or the like of others, "
+                f"such as {first}: taken as samples with the labels of their folders"
+            )
+            return [Finding("roles", message, hint, {"files": len(self.files), "belonging": count})]
+        names = [self.classes[label] for label in used]
+        words = [words_in(name) for name in names]
+        if not 1 < len(names) <= MOST_ROLES or self._same_names():
+            return []
+        known = [any(ROLES.fullmatch(word) or SPLIT.fullmatch(word) for word in own) for own in words]
+        telling = [word for own in words for word in own if BELONGS.fullmatch(word) or SPLIT.fullmatch(word)]
+        if not all(known) or not telling:
+            return []
+        message = f"{enumerated(names)} are names of roles or splits: taken as {counted(len(names), 'label')}"
+        return [Finding("roles", message, hint, {"labels": len(names), "files": len(self.files)})]
 
     def _same_names(self) -> list[Finding]:
         """Return a note if each folder has files of the same names, as images and their masks have."""
@@ -271,7 +317,7 @@ class ClassFolder:
         if len({frozenset(stems[low : low + counts[0]]) for low in range(0, len(stems), counts[0])}) > 1:
             return []
         names = [self.classes[label] for label in used]
-        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", " ".join(names))  # also of SegmentationClass
+        words = [word for name in names for word in words_in(name)]
         numbered = all(re.sub(r"copy|[\W_]", "", stem).isdecimal() for stem in stems)
         if numbered and not any(map(ROLES.fullmatch, words)):
             return []  # labels whose files are numbered alike
@@ -315,6 +361,30 @@ def parts_not_read(noun: str, names: Collection[str], place: str = " of each sam
         return []
     message = f"{counted(len(names), noun)}{place} not read: {enumerated(sorted(names), MOST_NAMED)}"
     return [Finding(NOT_READ, message, None, {f"{noun}s": len(names)})]
+
+
+MATLAB = "MATLAB_class"
+# of NetCDF, and of MATLAB 7.3, which say what the numbers stand for
+ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", MATLAB)
+
+
+def attribute_notes(attributes: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return notes about arrays whose attributes, here by field, say that the numbers stand for others."""
+    notes = []
+    for name, named in attributes.items():
+        known = {key: named[key] for key in ATTRIBUTES if key in named}
+        told = {key: shortened(str(np.ravel(value)[0])) for key, value in known.items() if np.size(value)}
+        if MATLAB in told:
+            message = f"{name}: MATLAB wrote it, so its first axis is the last here"
+            hint = "if a sample is not what MATLAB calls x(:, …, i), save its transpose"
+            notes.append(Finding("matlab-order", message, hint, {"field": name}))
+        scaled = {key: value for key, value in told.items() if key != MATLAB and value != "nan"}
+        if scaled:
+            listing = ", ".join(f"{key}={value}" for key, value in scaled.items())
+            message = f"{name}: the stored numbers are read, without {listing}"
+            hint = "apply them in the training, or save what xarray.open_dataset makes of them"
+            notes.append(Finding("not-decoded", message, hint, {"field": name, **scaled}))
+    return notes
 
 
 # attributes that say how numbers are stored or what they measure: of HDF5, PyTables, MATLAB, NetCDF and its

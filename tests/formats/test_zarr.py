@@ -347,3 +347,11 @@ def test_zarr_refuses_a_truncated_blosc_chunk_instead_of_reading_past_its_end(tm
         os.truncate(chunk, chunk.stat().st_size // 2)
         with pytest.raises((ValueError, CorruptArtifact)):
             array[:]
+
+
+def test_attributes_that_say_what_the_numbers_stand_for_are_told(tmp_path):
+    array = zarr.open_group(tmp_path / "t", mode="w").create_array("x", data=np.arange(9, dtype="i2"))
+    array.attrs.update({"scale_factor": 0.5, "add_offset": 3.0, "units": "K"})
+    form = formats.get("zarr")
+    told = [one.values for one in form.notes(tmp_path / "t", form.infer_schema(tmp_path / "t"))]
+    assert told == [{"field": "x", "scale_factor": "0.5", "add_offset": "3.0"}]

@@ -231,6 +231,7 @@ class Profile:
     getitem_share: float  # of the dataset's ``__getitem__``, including what it calls
     getitem_calls: int
     collate_share: float
+    collate_own_share: float = 0.0  # of the lines of the user's collate function, without calls
     costs: Mapping[str, float] = field(default_factory=dict)  # by kind of work, see WORK
     outer: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # calls of each, and the costliest
     libraries: list[LibraryShare] = field(default_factory=list)  # with all that they call, the most first

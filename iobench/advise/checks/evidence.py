@@ -212,5 +212,7 @@ class Evidence:
         else:
             best = max((one.ratio for one in compared), key=lambda one: one.median)
             times, found = best.median, ratio_text(best, "as fast")
+        if times > float(advice.values.get("bound", times)):  # kept samples avoid more than the remedy does
+            return advice
         text, values = f"undecided: {found}; {LONGER}", {**advice.values, "undecided": times}
         return replace(advice, gain_text=text, values=values)

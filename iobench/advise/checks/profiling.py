@@ -244,6 +244,8 @@ def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str,
         if key[2] in getting and _is_code_of(getattr(dataset, key[2], None), key)
     ]
     collating = [figures[3] for key, figures in calls.items() if _is_collate(key, loader)]
+    collate_fn = getattr(loader, "collate_fn", None)
+    in_collate = sum(figures[2] for key, figures in calls.items() if _is_code_of(collate_fn, key))
     begun = Counter(one for note in notes for one in note.get("random", {}).items())
     sampled = Counter[Line | None]()
     for line, number in (one for note in notes for one in note["lines"]):
@@ -255,6 +257,7 @@ def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str,
         getitem_share=min(1.0, sum(one[3] for one in items) / total),
         getitem_calls=sum(one[1] for one in items),
         collate_share=min(1.0, max(collating, default=0.0) / total),
+        collate_own_share=min(1.0, in_collate / total),
         costs=cost_shares(calls, total),
         outer=outer_calls(calls),
         libraries=library_shares(calls, total)[:TOP],

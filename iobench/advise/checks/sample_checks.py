@@ -58,13 +58,16 @@ def work_of(name: str, evidence: Evidence) -> Advice | None:
     if work.each:
         counted = f": {costliest}, {calls:,} times for {profile.getitem_calls:,} samples"
         values |= {"calls": calls, "samples": profile.getitem_calls}
-    if work.avoidable and not evidence.raced(*work.measured_by):
-        values["bound"] = bound(share)
+    message = f"{share:.0%} of the time is spent {work.message}{counted}"
+    gain = evidence.gain(*work.measured_by)
+    if work.avoidable and (gain is None or gain.times > bound(share)):  # kept samples avoid the rest, too
+        if gain or not evidence.raced(*work.measured_by):
+            values["bound"] = bound(share)
+        return Advice(work.kind, message, work.hint, values)
     kept = ""
     if "cache" in work.measured_by and evidence.gain("cache"):
         kept = f"; measured with samples kept in memory, where all of them take {size}"
-    message = f"{share:.0%} of the time is spent {work.message}{counted}"
-    return Advice(work.kind, message, work.hint + kept, values, *measured(evidence.gain(*work.measured_by)))
+    return Advice(work.kind, message, work.hint + kept, values, *measured(gain))
 
 
 def repeated_work(evidence: Evidence) -> Advice | None:
@@ -87,6 +90,16 @@ def own_collate(evidence: Evidence) -> Advice | None:
     message = "the collate function returns the same batches as torch's own, by more copies"
     gain = measured(evidence.gain("default-collate"))
     return Advice("default-collate", message, "leave out collate_fn", {}, *gain)
+
+
+def loops_in_collate(evidence: Evidence) -> Advice | None:
+    """Own collate function that spends most of the time in its lines, such as loops over numbers."""
+    share = evidence.fetching.collate_own_share
+    if share < MOST or evidence.gain("default-collate"):
+        return None
+    message = f"{share:.0%} of the time is spent in the lines of the collate function itself"
+    hint = "make whole tensors there by few calls, such as torch.stack() or torch.nn.utils.rnn.pad_sequence()"
+    return Advice("collate-loops", message, hint, {"share": share, "bound": bound(share)})
 
 
 def collector(evidence: Evidence) -> Advice | None:

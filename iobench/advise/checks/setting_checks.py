@@ -111,6 +111,9 @@ def more_workers(evidence: Evidence) -> Advice | None:
     if not now and evidence.per_sample_s > 2 * QUICK_SAMPLE_S:
         message = f"there are no workers, and each sample takes {seconds_text(evidence.per_sample_s)}"
         hint = f"try num_workers={cores}"
+        if loader.iterable:  # torch hands each worker a copy of the dataset
+            hint += ", if its dataset yields each worker's own share (torch.utils.data.get_worker_info()): "
+            hint += "otherwise each of them delivers every sample"
         if loader.handles:  # which forked workers must not share
             hint += f", each of which opens {', '.join(loader.handles)} itself"
         return Advice(kind, message, hint, {**values, "sample_s": evidence.per_sample_s})

@@ -68,6 +68,7 @@ CHECKS: dict[str, Check] = {
     "garbage-collection": Check(sample_checks.collector, ("gc",), explains=True),
     "repeated-work": Check(sample_checks.repeated_work, ("cache",), explains=True),
     # work for each sample
+    "collate-loops": Check(sample_checks.loops_in_collate, work=True),
     "chunks": Check(sample_checks.chunks, ("unchunked", "cache"), work=True),
     "whole-sound": Check(sample_checks.whole_sound, work=True),
     "decoding": Check(decoding.decoding, ("cache",), work=True),

@@ -26,7 +26,7 @@ from iobench.dataset.file_set import DAMAGE
 from iobench.dataset.sources.source import BATCH_BYTES
 from iobench.formats import Array, Batch, Field, Schema, arrays_schema, native, select_arrays, selected_schema
 from iobench.formats.array_schema import ShapeAndDtype
-from iobench.formats.hdf5.datasets import attribute_notes
+from iobench.formats.folders import attribute_notes
 from iobench.formats.npy import SINGLE, NpyHeader, header_in, notes_of, read_header, wrong_size
 
 SPARSE = {"format", "shape", "data"}  # members that scipy.sparse.save_npz writes

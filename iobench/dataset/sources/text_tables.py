@@ -124,6 +124,7 @@ def _table_errors(path: Path, what: str = "a table of numbers", hint: str | None
 SEPARATORS = ",;\t|"
 MISSING = ["", "NA", "N/A", "n/a", "NULL", "null", "<NA>"]  # nan is a number
 INDEX = "Unnamed: 0"  # what pandas calls a first column without a name, the index that its to_csv writes
+MOST_NAMED = 5  # cells
 COUNTED = 4  # columns that are named 0, 1, 2 … by pandas and not the first sample of a table
 
 
@@ -279,17 +280,30 @@ class _Columns:
         others = [name for name in self.names if name not in refused]
         if others and not chosen and all(map(_reads_as_number, others)):
             return _without_names(self.path)
-        first = [_shown(piece.column(name)[0]).strip() for name in refused]
+        columns = {name: [_shown(one).strip() for one in piece.column(name)] for name in refused}
+        every = list(itertools.chain(*columns.values()))
         forms = {"thousands": r"-?\d{1,3}(,\d{3})+(\.\d*)?"}
         if self.separator != ",":
             forms = {"decimal": r"-?\d+,\d+"} | forms
         for meaning, form in forms.items():
-            if all(re.fullmatch(form, value) for value in first):
+            written = [cell for cell in every if re.fullmatch(form, cell)]
+            if written and all(map(_reads_as_number, set(every).difference(written))):
                 arguments = f'"{self.path.name}", sep={self.separator!r}, {meaning}=","'
                 code = f'pandas.read_csv({arguments}, encoding="{self.encoding}")'
                 problem, kind = f"its numbers have {meaning} commas", f"{meaning}-commas"
                 hint = f'convert it: {code}.to_csv("table.csv", index=False)'
-                return CorruptArtifact(problem, kind, self.path, found=first[0], hint=hint)
+                return CorruptArtifact(problem, kind, self.path, found=written[0], hint=hint)
+        for name, cells in columns.items():
+            odd = sorted({cell for cell in cells if not _reads_as_number(cell)})
+            if odd and 2 * sum(map(_reads_as_number, cells)) >= len(cells):
+                problem, found = (
+                    f"column {shortened(name)} holds numbers and text",
+                    enumerated(odd, MOST_NAMED),
+                )
+                arguments = f'"{self.path.name}", sep={self.separator!r}, na_values={odd[:MOST_NAMED]}'
+                code = f'pandas.read_csv({arguments}).dropna().to_csv("table.csv", index=False)'
+                hint = f"if that means a missing value, leave out its rows: {code}"
+                return CorruptArtifact(problem, "numbers-and-text", self.path, found=found, hint=hint)
         return formats.unstorable_columns(self.path, refused, [] if chosen else others)
 
 

@@ -30,15 +30,13 @@ from iobench.formats.array_schema import (
     split_selection,
     without_samples,
 )
-from iobench.formats.folders import attributes_not_read, file_of, parts_not_read
+from iobench.formats.folders import MATLAB, attribute_notes, attributes_not_read, file_of, parts_not_read
 from iobench.formats.format import Detectable
 from iobench.formats.hdf5.datasets import (
     DAMAGE,
-    MATLAB,
     Described,
     Member,
     Selection,
-    attribute_notes,
     attributes_in,
     data_elsewhere,
     described,

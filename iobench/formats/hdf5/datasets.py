@@ -23,15 +23,11 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, in_use
 from iobench.base.files import name_problem, regular
-from iobench.base.finding import Finding
 from iobench.base.text import reason, shortened
 from iobench.formats.array_schema import DTYPE_HINT, ShapeAndDtype
-from iobench.formats.folders import file_of
+from iobench.formats.folders import ATTRIBUTES, file_of
 
 Selection: TypeAlias = tuple[tuple[int, ...], ...]  # start, stride, count and block of each axis
-MATLAB = "MATLAB_class"
-# of NetCDF, and of MATLAB 7.3, which say what the numbers stand for
-ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", MATLAB)
 MAX_OBJECTS = 10_000
 MAX_PATH = 1000
 MAX_CHUNK_BYTES = 128 << 20
@@ -387,24 +383,6 @@ class Member:
     def __getitem__(self, rows: Any) -> Any:
         """Return the member of some rows."""
         return self.whole.fields(self.name)[rows]
-
-
-def attribute_notes(attributes: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """Return notes about arrays whose attributes, here by field, say that the numbers stand for others."""
-    notes = []
-    for name, named in attributes.items():
-        told = {key: shortened(str(np.ravel(value)[0])) for key, value in named.items() if np.size(value)}
-        if MATLAB in told:
-            message = f"{name}: MATLAB wrote it, so its first axis is the last here"
-            hint = "if a sample is not what MATLAB calls x(:, …, i), save its transpose"
-            notes.append(Finding("matlab-order", message, hint, {"field": name}))
-        scaled = {key: value for key, value in told.items() if key != MATLAB and value != "nan"}
-        if scaled:
-            listing = ", ".join(f"{key}={value}" for key, value in scaled.items())
-            message = f"{name}: the stored numbers are read, without {listing}"
-            hint = "apply them in the training, or save what xarray.open_dataset makes of them"
-            notes.append(Finding("not-decoded", message, hint, {"field": name, **scaled}))
-    return notes
 
 
 def attributes_in(path: Path) -> set[str]:

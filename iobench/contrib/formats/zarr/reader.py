@@ -50,7 +50,7 @@ from iobench.formats import (
     unclosed,
     without_samples,
 )
-from iobench.formats.folders import attributes_not_read, parts_not_read
+from iobench.formats.folders import attribute_notes, attributes_not_read, parts_not_read
 
 OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk is stored
 # Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
@@ -209,6 +209,7 @@ def not_read(path: Path, schema: Schema, chosen: Sequence[str]) -> list[Finding]
     nodes = (*arrays.values(), zarr.open(path, mode="r", use_consolidated=False))
     notes += attributes_not_read(str(name) for node in nodes for name in node.attrs)
     names = fields_by_name(path, arrays)
+    notes += attribute_notes({one.name: arrays[names[one.name]].attrs for one in schema.fields})
     for field in schema.fields:
         array = arrays[names[field.name]]
         missing, total = missing_chunks(array, path / array.path)
