@@ -611,6 +611,16 @@ def test_an_empty_part_is_named(tmp_path):
         add(tmp_path / "a", data_dir=tmp_path / "data")
 
 
+def test_a_group_without_any_array_of_the_others_is_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as opened:
+        opened["meta/mean"], opened["#refs#/a"] = np.zeros(7), np.zeros(2)
+        for number in range(3):
+            opened[f"p{number}/x"] = X[number, : 3 + number]
+    batch, notes, _ = read(tmp_path / "a.h5", tmp_path, files="parts")
+    np.testing.assert_array_equal(batch["x"], np.concatenate([X[n, : 3 + n] for n in range(3)]))
+    assert [len(one.values) for one in notes if one.kind == "not-read"] == [1]
+
+
 @pytest.mark.parametrize("lacking", [True, False], ids=["lacking", "dtype"])
 def test_the_group_that_differs_from_the_others_is_named(tmp_path, lacking):
     with h5py.File(tmp_path / "a.h5", "w") as opened:

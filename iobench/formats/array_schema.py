@@ -81,24 +81,35 @@ class Groups:
 
     @classmethod
     def of(cls, arrays: Mapping[str, ShapeAndDtype], others: Collection[str] = ()) -> Groups:
-        """Find the groups of `arrays`; an array outside with as many rows as all of them speaks against."""
+        """Find the groups of `arrays`; an array outside with as many rows as all of them speaks against.
+
+        Beside three that are alike, groups without any array of theirs lie outside.
+        """
         below: dict[str, dict[str, dict[str, ShapeAndDtype]]] = {}
         for name, one in arrays.items():
             parts = name.split("/")
             for depth in range(len(parts) - 1):
                 group = below.setdefault("/".join(parts[:depth]), {})
                 group.setdefault("/".join(parts[: depth + 1]), {})["/".join(parts[depth + 1 :])] = one
-        for groups in below.values():
+        for every in below.values():
             kinds = {
-                tuple(sorted((name, len(one[0]), one[0][1:], str(one[1])) for name, one in own.items()))
-                for own in groups.values()
+                group: tuple(
+                    sorted((name, len(one[0]), one[0][1:], str(one[1])) for name, one in own.items())
+                )
+                for group, own in every.items()
             }
+            (usual, count), *_ = Counter(kinds.values()).most_common()
+            groups = {group: own for group, own in every.items() if kinds[group] == usual}
+            names = {name for name, *_ in usual}
+            unlike = [own for group, own in every.items() if group not in groups]
+            if unlike and (count < LIKE_GROUPS or any(names & own.keys() for own in unlike)):
+                continue
             inside = {f"{group}/{name}" for group, own in groups.items() for name in own}
             rows = sum(
                 max((shape[0] for shape, _ in own.values() if shape), default=0) for own in groups.values()
             )
             outside = {name: shape for name, (shape, _) in arrays.items() if name not in inside}
-            if len(groups) > 1 == len(kinds) and all(shape[:1] != (rows,) for shape in outside.values()):
+            if len(groups) > 1 and all(shape[:1] != (rows,) for shape in outside.values()):
                 within = tuple(f"{group}/" for group in groups)
                 left = [*outside, *(name for name in others if not name.startswith(within))]
                 return cls({name: groups[name] for name in sorted(groups, key=natural)}, tuple(left))

@@ -55,6 +55,7 @@ DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
 # Large chunks begin at a page, as direct reads require.
 ALIGNED = {"alignment_threshold": 64 << 10, "alignment_interval": 4096}
 
+INTERNAL = ("#refs#/", "#subsystem#/")  # where MATLAB 7.3 keeps what its cells and objects refer to
 FILE_NAME = "data.h5"
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -148,11 +149,14 @@ class Hdf5(ArrayFormat, Detectable):
         path, file, datasets, taken, left = _selected(path)
         keys = [key for key in taken if key not in left]
         try:
-            schema = selected_schema(file, {key: one.typed for key, one in datasets.items()}, keys)
+            own = {
+                key: one.typed for key, one in datasets.items() if key in keys or not key.startswith(INTERNAL)
+            }
+            schema = selected_schema(file, own, keys)
         except CorruptArtifact as error:
             if error.kind != "unequal-lengths" or not any(MATLAB in datasets[key].attributes for key in keys):
                 raise
-            arrays = ", ".join(f'{key}=f["{key}"][()].T' for key in keys)
+            arrays = f"**{{key: f[key][()].T for key in {keys}}}"
             code = f'f = h5py.File("{file.name}"); numpy.savez("{file.stem}.npz", {arrays})'
             hint = f"MATLAB 7.3 stores the last axis first: save it with '-v7', or convert it: {code}"
             raise error.changed(hint=hint) from error
@@ -264,6 +268,7 @@ def _selected(path: Path) -> tuple[Path, Path, dict[str, Described], list[str], 
     taken = select_arrays(file, datasets, chosen)
     shapes = {name: one.shape for name, one in datasets.items() if one.shape is not None}
     left = without_samples(shapes, {name for name, one in datasets.items() if one.refused})
+    left |= {name for name in datasets if name.startswith(INTERNAL)}
     return path, file, datasets, taken, left.intersection(taken) - set(chosen)
 
 
