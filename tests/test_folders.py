@@ -5,6 +5,7 @@ import pathlib
 import re
 import shlex
 
+import h5py
 import numpy as np
 import PIL.Image
 import pytest
@@ -147,6 +148,17 @@ def test_folders_of_the_same_names_are_labels_with_a_line_that_makes_them_fields
     assert not open_source(folder, SHAPE).notes[1:]
     assert not open_source(write(tmp_path / "b", "cat/0 copy.jpg", "dog/0 copy.jpg"), SHAPE).notes
     assert open_source(write(tmp_path / "c", "my_images/0.jpg", "gt/0.jpg"), SHAPE).notes
+
+
+def test_patients_with_files_of_the_same_names_have_an_option_that_works(tmp_path):
+    for patient in ("p0", "p1"):
+        (tmp_path / "a" / patient).mkdir(parents=True)
+        for night in range(3):
+            with h5py.File(tmp_path / f"a/{patient}/night{night}.h5", "w") as file:
+                file["x"] = np.zeros((2 + night, 4))
+    (note,) = [one for one in open_source(tmp_path / "a").notes if one.kind == "same-names"]
+    assert "--files parts" in note.hint
+    assert open_source(tmp_path / "a", files="parts").schema.samples == 2 * (2 + 3 + 4)
 
 
 @pytest.mark.parametrize(

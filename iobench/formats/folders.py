@@ -322,11 +322,13 @@ class ClassFolder:
         if numbered and not any(map(ROLES.fullmatch, words)):
             return []  # labels whose files are numbered alike
         message = f"{enumerated(names)} have files of the same names: taken as {counted(len(names), 'label')}"
-        load = "numpy.load(f)"
-        if has_suffix(self.files[0].name, IMAGES):
-            load = "numpy.asarray(PIL.Image.open(f))"
-        code = f"numpy.stack([{load} for f in sorted(pathlib.Path(d).iterdir())]) for d in {names}"
-        hint = f'if those of one name are a sample, save fields: numpy.savez("fields.npz", **{{d: {code}}})'
+        loads = {".npy": "numpy.load(f)"} | dict.fromkeys(IMAGES, "numpy.asarray(PIL.Image.open(f))")
+        hint = "if those of one name are a sample, save both in one .npz; --files parts if each holds several"
+        if load := loads.get(self.files[0].suffix.lower()):
+            code = f"numpy.stack([{load} for f in sorted(pathlib.Path(d).iterdir())]) for d in {names}"
+            hint = (
+                f'if those of one name are a sample, save fields: numpy.savez("fields.npz", **{{d: {code}}})'
+            )
         return [Finding("same-names", message, hint, {"labels": len(names), "files": len(stems)})]
 
 
