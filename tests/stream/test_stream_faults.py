@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -40,6 +41,12 @@ from iobench.stream.direct_reader import DirectReader
 pytest_plugins = ("stream_fixtures",)
 
 SOURCE = image_arrays(SAMPLES)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_by_the_test_before():
+    """Close a loader that an error's traceback still holds: its threads would be those of this test."""
+    gc.collect()
 
 
 class UserError(Exception):
