@@ -561,7 +561,7 @@ def environment(folder):
     kept = lmdb.open(str(folder / "y"), lock=False)
 
     def read(row):
-        with lmdb.open(str(folder / "x"), readonly=True, lock=False) as env, env.begin() as get:
+        with lmdb.open(str(folder / "x"), readonly=True) as env, env.begin() as get:
             return torch.frombuffer(bytearray(get.get(b"x")), dtype=torch.uint8)
 
     return [read, lambda row: (torch.zeros(64) + row, kept.begin().get(b"x") or b"")[0]]
