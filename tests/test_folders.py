@@ -150,6 +150,13 @@ def test_folders_of_the_same_names_are_labels_with_a_line_that_makes_them_fields
     assert open_source(write(tmp_path / "c", "my_images/0.jpg", "gt/0.jpg"), SHAPE).notes
 
 
+def test_masks_beside_a_split_are_not_offered_as_one(tmp_path):
+    folder = write(tmp_path / "a", "train/1.png", "train_masks/1_mask.png")
+    with pytest.raises(SourceError) as caught:
+        open_source(folder, SHAPE)
+    assert (caught.value.kind, str(folder / "train_masks") in caught.value.hint) == ("several-splits", False)
+
+
 def test_patients_with_files_of_the_same_names_have_an_option_that_works(tmp_path):
     for patient in ("p0", "p1"):
         (tmp_path / "a" / patient).mkdir(parents=True)

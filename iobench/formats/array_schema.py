@@ -283,7 +283,15 @@ def _arrays_schema(
                 odd, UNLIKE, path, hint="write it like the others, or select arrays with '::'"
             )
         shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
-        raise CorruptArtifact("the arrays differ in length", "unequal-lengths", path, found=shown)
+        turned = (
+            f"if samples lie along axis {shape.index(rows)} of {own}, as in {other}, "
+            f"save numpy.moveaxis(x, {shape.index(rows)}, 0) of it"
+            for own, (shape, _) in arrays.items()
+            for other, rows in lengths.items()
+            if own in lengths and rows in shape[1:] and rows > shape[0]
+        )
+        hint = next(turned, None)
+        raise CorruptArtifact("the arrays differ in length", "unequal-lengths", path, found=shown, hint=hint)
     fields = tuple(taken.values())
     ragged = {one.name: totals[names[one.name]] for one in fields if one.is_ragged}
     schema = Schema(next(iter(lengths.values())), fields, renamed(fields, names), ragged)

@@ -222,7 +222,12 @@ class ClassFolder:
         used = [names[label] for label in sorted(set(labels)) if names]
         if used and all(map(SPLIT.match, used)):
             problem = f"its folders are splits of a dataset, not labels: {enumerated(used, most=MOST_NAMED)}"
-            hint = f"name one of them: {' or '.join(str(path / name) for name in used[:MOST_NAMED])}"
+            data = [one for one in used if not any(map(BELONGS.fullmatch, words_in(one)))] or used
+            hint = f"name one of them: {' or '.join(str(path / name) for name in data[:MOST_NAMED])}"
+            if len(data) < len(used):
+                hint += (
+                    "; or save both as fields of one .npz, if the files of one belong to those of the other"
+                )
             raise CorruptArtifact(problem, "several-splits", path, hint=hint)
         if linked and not links:
             raise CorruptArtifact("a symbolic link", "link", linked[0], expected="files in this folder")

@@ -275,3 +275,10 @@ def test_split_files_are_named_for_what_they_are(tmp_path):
     for path in tmp_path.iterdir():
         with refused_as("split-files"):
             HDF5.infer_schema(path)
+
+
+def test_samples_along_another_axis_are_seen_by_the_length_of_the_labels(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((12, 300)), np.zeros(300)
+    with refused_as("unequal-lengths", hint=has("axis 1 of x")):
+        HDF5.infer_schema(tmp_path / "a.h5")
