@@ -180,11 +180,13 @@ def test_patients_with_files_of_the_same_names_have_an_option_that_works(tmp_pat
         (["cat/cat_gt_1.png", "cat/cat_gt_2.png", "dog/dog_gt.png"], None),
     ],
 )
-def test_masks_and_the_like_that_are_taken_as_samples_are_said(tmp_path, names, values):
+def test_masks_and_the_like_that_are_taken_as_samples_are_said(tmp_path, monkeypatch, names, values):
     found = [
         one.values for one in open_source(write(tmp_path / "a", *names), SHAPE).notes if one.kind == "roles"
     ]
     assert found == ([] if values is None else [values])
+    monkeypatch.chdir(tmp_path / "a")
+    assert [one.values for one in open_source(".", SHAPE).notes if one.kind == "roles"] == found
 
 
 def test_speech_in_a_folder_per_speaker_and_chapter_is_read_where_it_lies(tmp_path):

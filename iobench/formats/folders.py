@@ -53,6 +53,7 @@ MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
 MOST_NAMED = 9
 MOST_ROLES = 4  # folders whose files of one name may be one sample
 MOVE = "move it out of the folder"
+APART = "if they belong to other files, move them out of the folder, or save both as fields of one .npz"
 LABELLED = "put files into one subfolder per label, or name them like cat.1.jpg and dog.1.jpg"
 
 
@@ -267,9 +268,9 @@ class ClassFolder:
             )
             return [Finding("named-labels", message, hint, {"labels": len(self.classes)})]
         inner = {file.parent for file in self.files if file.parent.parent != self.path}
-        roles = self._roles()
+        belonging = self._belonging()
         if not inner:
-            return roles or self._same_names()
+            return belonging or self._same_names() or self._role_folders()
         message = (
             f"the {counted(len(self.classes), 'label')} are the folders in {self.path.name}; "
             f"{counted(len(inner), 'folder')} inside them take the label of the outer one"
@@ -277,41 +278,38 @@ class ClassFolder:
         outer = min(inner).relative_to(self.path).parts[0]
         hint = f"if inner folders are the labels, name the outer one, such as {self.path / outer}"
         return [
-            *roles,
+            *(belonging or self._role_folders()),
             Finding("inner-folders", message, hint, {"labels": len(self.classes), "inner": len(inner)}),
         ]
 
-    def _roles(self) -> list[Finding]:
-        """Return a note if masks and the like lie with what they belong to in most folders of labels.
-
-        Also if the folders of labels are named by roles, or by roles and splits, and their files differ.
-        """
-        hint = (
-            "if they belong to other files, move them out of the folder, or save both as fields of one .npz"
-        )
-        labels, belonging = self.labels, np.zeros(len(self.files), bool)
+    def _belonging(self) -> list[Finding]:
+        """Return a note if masks and the like lie with what they belong to in most folders of labels."""
+        depth, belonging = len(self.path.parts) + 1, np.zeros(len(self.files), bool)
         for number, file in enumerate(self.files):
-            below = file.relative_to(self.path).with_suffix("").parts[1:]
-            belonging[number] = any(BELONGS.fullmatch(word) for part in below for word in words_in(part))
-        used, some = np.unique(labels), np.unique(labels[belonging])
-        mixed = np.intersect1d(some, labels[~belonging])
-        if len(mixed) and 2 * len(mixed) >= len(used):
-            count, first = int(belonging.sum()), self.files[int(belonging.argmax())].name
-            message = (
-                f"{count:,} of {counted(len(self.files), 'file')} are named as masks or the like of others, "
-                f"such as {first}: taken as samples with the labels of their folders"
-            )
-            return [Finding("roles", message, hint, {"files": len(self.files), "belonging": count})]
-        names = [self.classes[label] for label in used]
-        words = [words_in(name) for name in names]
-        if not 1 < len(names) <= MOST_ROLES or self._same_names():
+            if BELONGS.search(os.fspath(file)):  # a quick look: few of a million names have such a word
+                inside = " ".join((*file.parent.parts[depth:], file.stem))
+                belonging[number] = any(map(BELONGS.fullmatch, words_in(inside)))
+        used = np.unique(self.labels)
+        mixed = np.intersect1d(self.labels[belonging], self.labels[~belonging])
+        if not len(mixed) or 2 * len(mixed) < len(used):
             return []
-        known = [any(ROLES.fullmatch(word) or SPLIT.fullmatch(word) for word in own) for own in words]
-        telling = [word for own in words for word in own if BELONGS.fullmatch(word) or SPLIT.fullmatch(word)]
-        if not all(known) or not telling:
+        count, first = int(belonging.sum()), self.files[int(belonging.argmax())].name
+        message = (
+            f"{count:,} of {counted(len(self.files), 'file')} are named as masks or the like of others, "
+            f"such as {first}: taken as samples with the labels of their folders"
+        )
+        return [Finding("roles", message, APART, {"files": len(self.files), "belonging": count})]
+
+    def _role_folders(self) -> list[Finding]:
+        """Return a note if all folders of labels are named by roles, or by roles and splits."""
+        names = [self.classes[label] for label in np.unique(self.labels)]
+        words = [words_in(name) for name in names]
+        known = all(any(ROLES.fullmatch(one) or SPLIT.fullmatch(one) for one in own) for own in words)
+        telling = (BELONGS.fullmatch(one) or SPLIT.fullmatch(one) for own in words for one in own)
+        if not 1 < len(names) <= MOST_ROLES or not known or not any(telling):
             return []
         message = f"{enumerated(names)} are names of roles or splits: taken as {counted(len(names), 'label')}"
-        return [Finding("roles", message, hint, {"labels": len(names), "files": len(self.files)})]
+        return [Finding("roles", message, APART, {"labels": len(names), "files": len(self.files)})]
 
     def _same_names(self) -> list[Finding]:
         """Return a note if each folder has files of the same names, as images and their masks have."""
